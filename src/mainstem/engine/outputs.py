@@ -1,0 +1,86 @@
+"""What the engine tells about a request while it runs and when it ends."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from mainstem.tree import CacheStats
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class TokenLogprob(NamedTuple):
+    """One token and the natural logarithm of the probability that the model gave it, before temperature and penalties."""
+
+    token_id: int
+    logprob: float
+
+
+class PositionLogprobs(NamedTuple):
+    """The token taken at one position, and the most likely ones there, most likely first."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...]
+
+
+class RequestUsage(NamedTuple):
+    """Where a request's tokens came from. `cached_tokens + prefilled_tokens == prompt_tokens` unless it was preempted.
+
+    Attributes:
+        prompt_tokens: length of the prompt.
+        cached_tokens: prompt tokens whose KV was found at admission, or computed by another request it waited for.
+        prefilled_tokens: prompt tokens this request had computed for itself.
+        completion_tokens: tokens generated so far.
+        queue_s: seconds from arrival to first admission.
+        ttft_s: seconds from arrival to the first generated token; None before it.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    prefilled_tokens: int
+    completion_tokens: int
+    queue_s: float
+    ttft_s: float | None
+
+
+class RequestOutput(NamedTuple):
+    """News of one reply: the text and tokens since the last output, and how it ended if it did.
+
+    Text may lag behind tokens (half a character, the possible beginning of a stop string) but never the other way round;
+    the last output carries whatever text was held back.
+
+    Attributes:
+        index: which of the request's `n` replies.
+        text: new text, often a word or less, possibly empty.
+        token_ids: new token ids.
+        logprobs: one entry per new token when the request asked for them, else empty.
+        finish_reason: None while it runs; then stop (end of turn, stop string or stop token), length, or abort.
+        stop_reason: the stop string or stop token id that ended it; None for the model's own end of turn.
+        usage: counts so far, of this reply.
+        at: `time.perf_counter()` when the newest token was sampled.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[PositionLogprobs, ...]
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+    usage: RequestUsage
+    at: float
+
+
+class EngineStats(NamedTuple):
+    """A consistent snapshot of the engine between two steps; token counts are totals since start."""
+
+    cache: CacheStats
+    running: int
+    waiting: int
+    steps: int
+    preemptions: int
+    requests_finished: int
+    requests_aborted: int
+    prompt_tokens: int
+    cached_tokens: int
+    prefilled_tokens: int
+    generated_tokens: int
