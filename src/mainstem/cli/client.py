@@ -1,0 +1,152 @@
+"""A small client of the chat endpoint: streams one reply and measures when its first token came.
+
+Speaks to any OpenAI-compatible server over HTTP; knows nothing of engines. Only httpx is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import httpx
+
+from mainstem.errors import MainstemError
+
+
+class Reply(NamedTuple):
+    """One finished reply; token counts are the server's own.
+
+    Attributes:
+        text: the whole reply.
+        prompt_tokens: length of the prompt.
+        cached_tokens: how many of them the server did not have to compute.
+        completion_tokens: length of the reply.
+        ttft_s: seconds from sending the request to the first token.
+        total_s: seconds from sending the request to the end of the reply.
+    """
+
+    text: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    ttft_s: float
+    total_s: float
+
+    @property
+    def prefilled_tokens(self) -> int:
+        """Prompt tokens that were computed for this reply."""
+        return self.prompt_tokens - self.cached_tokens
+
+
+class ChatClient:
+    """One connection to a server.
+
+    Args:
+        base_url: up to and including `/v1`.
+        api_key: sent as a bearer token when given.
+        model: name to ask for; by default the first that the server lists.
+
+    Raises:
+        MainstemError: from every method, when the server cannot be reached or refuses; the message says why.
+    """
+
+    def __init__(self, base_url: str, *, api_key: str | None = None, model: str | None = None) -> None:
+        self.base_url = base_url.rstrip("/")
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        # A long prompt on a slow machine is silent for minutes before its first token: only connecting is timed.
+        self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(None, connect=5.0))
+        self.model = model or self._first_model()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._http.close()
+
+    def complete(
+        self,
+        messages: Sequence[dict[str, str]],
+        on_text: Callable[[str], None] = lambda text: None,
+        **fields: Any,
+    ) -> Reply:
+        """Stream the reply to `messages`, handing each piece to `on_text` as it arrives.
+
+        Args:
+            messages: the conversation.
+            on_text: called with each piece of text.
+            fields: further fields of the request body, such as `max_tokens`.
+        """
+        body = {
+            "model": self.model,
+            "messages": list(messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **fields,
+        }
+        pieces: list[str] = []
+        usage: dict[str, Any] = {}
+        ttft_s: float | None = None
+        started = time.perf_counter()
+        for event in self._events("/chat/completions", body):
+            for choice in event["choices"]:
+                text = choice["delta"].get("content") or ""
+                # The role alone comes before any token, and a first token may be half a character: without text,
+                # only the end of the reply shows that there was one.
+                if ttft_s is None and (text or choice["finish_reason"]):
+                    ttft_s = time.perf_counter() - started
+                if text:
+                    pieces.append(text)
+                    on_text(text)
+            usage = event.get("usage") or usage
+        total_s = time.perf_counter() - started
+        details = usage.get("prompt_tokens_details") or {}
+        return Reply(
+            text="".join(pieces),
+            prompt_tokens=usage.get("prompt_tokens", 0),
+            cached_tokens=details.get("cached_tokens") or 0,
+            completion_tokens=usage.get("completion_tokens", 0),
+            ttft_s=total_s if ttft_s is None else ttft_s,
+            total_s=total_s,
+        )
+
+    def _first_model(self) -> str:
+        try:
+            response = self._http.get(f"{self.base_url}/models")
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        self._check(response)
+        name: str = response.json()["data"][0]["id"]
+        return name
+
+    def _events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        try:
+            with self._http.stream("POST", self.base_url + path, json=body) as response:
+                self._check(response)
+                for line in response.iter_lines():
+                    if not line.startswith("data:"):
+                        continue
+                    data = line.removeprefix("data:").strip()
+                    if data == "[DONE]":
+                        return
+                    event: dict[str, Any] = json.loads(data)
+                    if "error" in event:
+                        raise MainstemError(f"the server gave up: {event['error']['message']}")
+                    yield event
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    def _check(self, response: httpx.Response) -> None:
+        if response.is_success:
+            return
+        response.read()
+        try:
+            reason = response.json()["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            reason = response.text.strip()[:200] or response.reason_phrase
+        raise MainstemError(f"the server refused ({response.status_code}): {reason}")
+
+    def _unreachable(self, error: httpx.HTTPError) -> MainstemError:
+        return MainstemError(f"no answer from {self.base_url}: {error}; is 'mainstem serve' running there?")

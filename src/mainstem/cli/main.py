@@ -1,0 +1,110 @@
+"""The `mainstem` command: finds the subcommand, runs it, and turns every error into one line and an exit code.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted. Imports nothing heavy, so that `--help`
+answers at once; the subcommands import what they need when they run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from mainstem.cli import chat, demo, generate, serve
+from mainstem.errors import ConfigError, MainstemError
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+_ABOUT = """\
+mainstem runs a language model for AI agents and computes each token once: every prompt and reply stays in a radix
+tree over KV memory, so the next turn prefills only what is new, and branches share what they have in common.
+"""
+
+_EPILOG = """\
+start here:
+  mainstem demo                      a ten-turn agent session with the embedded model, with and without the cache
+  mainstem serve                     an OpenAI-compatible server on http://127.0.0.1:8000/v1
+  mainstem generate "Name a river."  one reply, straight to the terminal
+
+Every setting is a flag and an environment variable (the flag wins): mainstem serve --help, docs/settings.md.
+How it works: docs/architecture.md.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are raised, so that they print like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; try '{self.prog} --help'")
+
+
+class _Version(argparse.Action):
+    """Prints the version; reads the package's metadata only when asked, since that is slow."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"mainstem {version('mainstem')}")
+        parser.exit()
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = _Parser(
+        prog="mainstem",
+        description=_ABOUT,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for module in (demo, serve, chat, generate):
+        name = module.__name__.rpartition(".")[2]
+        command = commands.add_parser(
+            name, help=module.SUMMARY, description=module.DESCRIPTION, formatter_class=_CommandHelp, allow_abbrev=False
+        )
+        module.configure(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left, as in `mainstem generate ... | head -1`. Python would complain again at exit,
+        # when it flushes, unless output goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except ConfigError as error:
+        return _complain(error, USAGE)
+    except MainstemError as error:
+        return _complain(error, FAILED)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return USAGE
+    code: int = arguments.run(arguments)
+    return code
+
+
+def _complain(error: MainstemError, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code
+
+
+class _CommandHelp(argparse.RawDescriptionHelpFormatter):
+    """Help with the flags in a narrow column, since the sentences beside them are long."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)

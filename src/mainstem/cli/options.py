@@ -1,0 +1,158 @@
+"""Command-line flags and environment variables derived from the settings' dataclasses.
+
+Knows how a field becomes a flag, an environment variable and a line of help, and which of them wins: the flag, then
+`MAINSTEM_<FIELD>`, then the default. Knows no setting by name and nothing of what a setting does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple, TypeVar
+
+from mainstem.errors import ConfigError, InvalidRequest
+
+ENV_PREFIX = "MAINSTEM_"
+
+Settings = TypeVar("Settings")
+
+
+class Option(NamedTuple):
+    """One field of a settings dataclass, as a user meets it.
+
+    Attributes:
+        field: the field's name.
+        flag: such as `--max-model-len`.
+        env: such as `MAINSTEM_MAX_MODEL_LEN`.
+        convert: text to value; raises ValueError with a reason.
+        default: value when neither flag nor variable is given.
+        help: what the setting does, in one sentence.
+        metavar: name of the value in help; None where choices say it.
+        choices: allowed texts; empty for any.
+    """
+
+    field: str
+    flag: str
+    env: str
+    convert: Callable[[str], Any]
+    default: Any
+    help: str
+    metavar: str | None
+    choices: tuple[str, ...]
+
+
+class _Given(NamedTuple):
+    """A value that the user gave, and where."""
+
+    source: str
+    value: Any
+
+
+def options_of(settings: type) -> Iterator[Option]:
+    """The options of a settings dataclass, in the order of its fields.
+
+    Raises:
+        TypeError: when a field has a type that no flag can carry.
+    """
+    hints = typing.get_type_hints(settings)
+    for declared in fields(settings):
+        yield Option(
+            field=declared.name,
+            flag="--" + declared.name.replace("_", "-"),
+            env=ENV_PREFIX + declared.name.upper(),
+            convert=_converter(hints[declared.name]),
+            default=declared.default,
+            help=declared.metadata["help"],
+            metavar=declared.metadata["metavar"],
+            choices=declared.metadata["choices"],
+        )
+
+
+def add_options(parser: argparse.ArgumentParser, settings: type, *, title: str) -> None:
+    """Add one flag per field of `settings` to the parser, under a heading of its own."""
+    group = parser.add_argument_group(title)
+    for option in options_of(settings):
+        default = "" if option.default is None else f"default: {option.default}; "
+        group.add_argument(
+            option.flag,
+            dest=option.field,
+            metavar=option.metavar or "{" + ",".join(option.choices) + "}",
+            default=argparse.SUPPRESS,
+            help=f"{option.help} [{default}env: {option.env}]".replace("%", "%%"),
+        )
+
+
+def read_settings(
+    settings: type[Settings], arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ
+) -> Settings:
+    """The settings that flags, environment and defaults add up to.
+
+    An empty variable counts as unset.
+
+    Raises:
+        ConfigError: when a value is wrong; the message begins with the flag or variable that holds it.
+    """
+    given = dict(_given(settings, arguments, environ))
+    for name, (source, value) in given.items():
+        # Each value is tried alone first, so that the complaint can name the one at fault.
+        try:
+            settings(**{name: value})
+        except (ConfigError, InvalidRequest) as error:
+            raise ConfigError(f"{source}: {error}") from None
+    return settings(**{name: value for name, (_, value) in given.items()})
+
+
+def _given(
+    settings: type, arguments: argparse.Namespace, environ: Mapping[str, str]
+) -> Iterator[tuple[str, _Given]]:
+    for option in options_of(settings):
+        if option.field in arguments:
+            text, source = getattr(arguments, option.field), option.flag
+        elif environ.get(option.env):
+            text, source = environ[option.env], option.env
+        else:
+            continue
+        yield option.field, _Given(source, _parse(option, text, source))
+
+
+def _parse(option: Option, text: str, source: str) -> Any:
+    if option.choices and text not in option.choices:
+        raise ConfigError(f"{source}: '{text}' is not one of {', '.join(option.choices)}")
+    try:
+        return option.convert(text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def _converter(hint: Any) -> Callable[[str], Any]:
+    if isinstance(hint, types.UnionType):
+        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+    try:
+        return _CONVERTERS[hint]
+    except KeyError:
+        raise TypeError(f"no command-line form for a setting of type {hint}") from None
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"'{text}' is not a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"'{text}' is not a number")
+    return value
+
+
+_CONVERTERS: dict[Any, Callable[[str], Any]] = {str: str, int: _whole_number, float: _number}
