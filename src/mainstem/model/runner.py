@@ -1,0 +1,99 @@
+"""Runs one packed step of a model from the `transformers` zoo over the KV pool.
+
+The model keeps its own layers; only its attention function is ours. It knows nothing of requests or of the prefix cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from mainstem.attention import KVPool, StepAttention, StepPlan, kernel_for
+from mainstem.model.linear import can_prepack, prepack_linears
+from mainstem.model.loading import LoadedModel
+
+ATTENTION_NAME = "mainstem"
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """The packed tokens of one step: single-token rows first, then the chunks of prefill.
+
+    Attributes:
+        token_ids: int64[tokens].
+        positions: int64[tokens], each token's place in its own sequence.
+        slot_mapping: int64[tokens], where each token's key and value go.
+        logit_rows: int64[n], the rows whose logits are wanted.
+        plan: what each row attends to.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    logit_rows: Tensor
+    plan: StepPlan
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 - part of the interface; the plan says who sees what
+    *,
+    scaling: float | None = None,
+    step_attention: StepAttention,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The attention function that `transformers` calls in every layer."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    return step_attention(layer, query, key, value, scale), None
+
+
+AttentionInterface.register(ATTENTION_NAME, _attend)
+
+
+class ModelRunner:
+    """A loaded model and its KV pool.
+
+    Args:
+        loaded: the model, on its device, in its dtype; its linear layers are prepacked where that is possible.
+        num_slots: size of the pool in tokens.
+    """
+
+    def __init__(self, loaded: LoadedModel, num_slots: int) -> None:
+        self.shape = loaded.shape
+        self.device = loaded.device
+        self._module = loaded.module
+        self._module.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
+        if can_prepack(loaded.dtype, loaded.device):
+            prepack_linears(self._module)
+        self._kernel = kernel_for(loaded.device)
+        self.pool = KVPool(
+            num_layers=loaded.shape.num_layers,
+            num_slots=num_slots,
+            num_kv_heads=loaded.shape.num_kv_heads,
+            head_dim=loaded.shape.head_dim,
+            dtype=loaded.dtype,
+            device=loaded.device,
+        )
+
+    @torch.inference_mode()
+    def execute(self, batch: StepBatch) -> Tensor:
+        """Compute the batch, writing its keys and values into the pool; returns logits, float32 (len(logit_rows), vocab)."""
+        device = self.device
+        step = StepAttention(batch.plan, batch.slot_mapping.to(device), self.pool, self._kernel)
+        output = self._module(
+            input_ids=batch.token_ids.to(device)[None],
+            position_ids=batch.positions.to(device)[None],
+            logits_to_keep=batch.logit_rows.to(device),
+            use_cache=False,
+            step_attention=step,
+        )
+        logits: Tensor = output.logits[0]
+        return logits.float()

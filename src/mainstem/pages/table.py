@@ -1,0 +1,94 @@
+"""The page table of one sequence: which slot holds each of its tokens.
+
+It keeps the slots twice: as an array, for writing KV, and as runs of consecutive slots, for reading KV in place.
+It knows nothing of who owns a slot.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+SlotArray = npt.NDArray[np.int32]
+
+
+class Run(NamedTuple):
+    """Consecutive slots `start, start + 1, …, start + length - 1` that hold consecutive tokens."""
+
+    start: int
+    length: int
+
+
+def runs_of(slots: SlotArray) -> list[Run]:
+    """The maximal runs of consecutive slots, in the order of `slots`."""
+    if len(slots) == 0:
+        return []
+    breaks = np.flatnonzero(np.diff(slots) != 1) + 1
+    firsts = [0, *breaks.tolist()]
+    starts = slots[firsts].tolist()
+    ends = [*firsts[1:], len(slots)]
+    return [Run(start, end - first) for start, first, end in zip(starts, firsts, ends, strict=True)]
+
+
+class PageTable:
+    """Slots of a sequence's tokens, in token order; grows at the end, and its beginning can be remapped."""
+
+    def __init__(self) -> None:
+        self._slots: SlotArray = np.empty(256, np.int32)
+        self._length = 0
+        self._runs: list[Run] = []
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def slots(self) -> SlotArray:
+        """A view of the slots, int32[len]; valid until the next change."""
+        return self._slots[: self._length]
+
+    @property
+    def last(self) -> int | None:
+        """The last token's slot, None when empty."""
+        return int(self._slots[self._length - 1]) if self._length else None
+
+    def runs(self, length: int) -> list[Run]:
+        """The runs that hold the first `length` tokens."""
+        clipped: list[Run] = []
+        left = length
+        for run in self._runs:
+            if run.length >= left:
+                if left:
+                    clipped.append(run if run.length == left else Run(run.start, left))
+                return clipped
+            clipped.append(run)
+            left -= run.length
+        if left:
+            raise ValueError(f"{length} tokens asked for, the table has {self._length}")
+        return clipped
+
+    def append(self, slots: SlotArray) -> None:
+        """Add the slots of the next tokens."""
+        added = len(slots)
+        if self._length + added > len(self._slots):
+            grown = np.empty(max(2 * len(self._slots), self._length + added), np.int32)
+            grown[: self._length] = self.slots
+            self._slots = grown
+        self._slots[self._length : self._length + added] = slots
+        self._length += added
+        for run in runs_of(slots):
+            if self._runs and sum(self._runs[-1]) == run.start:
+                last = self._runs.pop()
+                run = Run(last.start, last.length + run.length)
+            self._runs.append(run)
+
+    def remap(self, slots: SlotArray) -> None:
+        """Point the first `len(slots)` tokens at other slots that hold the same KV."""
+        self._slots[: len(slots)] = slots
+        self._runs = runs_of(self.slots)
+
+    def truncate(self, length: int) -> None:
+        """Forget the slots after the first `length` tokens."""
+        self._runs = self.runs(length)
+        self._length = length

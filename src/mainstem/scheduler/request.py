@@ -1,0 +1,122 @@
+"""One request as the scheduler sees it: its tokens, their slots, and how far it has come.
+
+    tokens   |------------------- prompt -------------------|---- reply ----|
+             |-- owned by the prefix cache --|-- private --|scheduled|  ?   |   (? = the last sampled token: no KV yet)
+    slots    |-------------- num_owned ------|-------------------------------|-- reserved --|
+                                             |------- num_computed ---|
+
+The prefix cache frees the slots it owns when it evicts them, which the request's lock forbids; the request frees the
+private and the reserved ones, exactly once, when it leaves the running state. It knows nothing of tensors and text.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mainstem.pages import PageTable
+from mainstem.params import SamplingParams
+
+TokenArray = npt.NDArray[np.int32]
+Namespace = tuple[Any, ...]
+
+
+class RequestState(Enum):
+    """Where a request is in its life."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class TokenBuffer:
+    """A growing array of token ids."""
+
+    def __init__(self, tokens: TokenArray) -> None:
+        self._buffer: TokenArray = np.empty(len(tokens) + 256, np.int32)
+        self._buffer[: len(tokens)] = tokens
+        self._length = len(tokens)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def array(self) -> TokenArray:
+        """A view of the tokens, int32[len]; valid until the next append."""
+        return self._buffer[: self._length]
+
+    def append(self, token: int) -> None:
+        """Add one token at the end."""
+        if self._length == len(self._buffer):
+            self._buffer = np.concatenate([self._buffer, np.empty(self._length, np.int32)])
+        self._buffer[self._length] = token
+        self._length += 1
+
+
+class Request:
+    """A prompt being continued once.
+
+    Args:
+        request_id: unique among live requests.
+        prompt: int32[n], n >= 1.
+        params: how to continue it; `params.n` is the caller's business.
+        max_tokens: most tokens to generate, at least 1, already fitted to the context.
+        namespace: which part of the prefix cache it may read and write.
+        arrival: `time.perf_counter()` when it was submitted.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: TokenArray,
+        params: SamplingParams,
+        *,
+        max_tokens: int,
+        namespace: Namespace = (),
+        arrival: float = 0.0,
+    ) -> None:
+        self.id = request_id
+        self.params = params
+        self.max_tokens = max_tokens
+        self.namespace = namespace
+        self.arrival = arrival
+        self.tokens = TokenBuffer(prompt)
+        self.num_prompt = len(prompt)
+        self.state = RequestState.WAITING
+        self.order = -1  # place in the queue, given on arrival and kept through preemption
+        self.admitted_at: float | None = None
+        self.num_preemptions = 0
+        # Token counts of the first admission, for the caller's usage.
+        self.num_cached = 0
+        self.num_prefilled = 0
+        # What it holds while it runs.
+        self.table = PageTable()
+        self.handle: object | None = None
+        self.num_owned = 0
+        self.num_computed = 0
+        # Slots before this are another request's that is computing them in this very step.
+        self.num_borrowed = 0
+        # While it waits: tokens in common with running requests, by their order.
+        self.common_lengths: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"Request({self.id}, {self.state.name}, {self.num_computed}/{len(self.tokens)} computed)"
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens of the reply so far."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_remaining(self) -> int:
+        """Tokens that must be computed before the next one can be sampled."""
+        return len(self.tokens) - self.num_computed
+
+    def forget_slots(self) -> None:
+        """Start from nothing: after preemption, or at the end."""
+        self.table = PageTable()
+        self.handle = None
+        self.num_owned = self.num_computed = self.num_borrowed = 0

@@ -1,0 +1,379 @@
+"""Decides which requests run in the next step, how many tokens of each, and who gives way when memory runs out.
+
+The token budget goes to running requests that decode first, then to running prefills, then to new requests, in order of
+arrival (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). A request whose next tokens a running one is computing
+takes them from it instead of computing them again. It knows nothing of tensors, text and HTTP.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import insort
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from typing import NamedTuple
+
+import numpy as np
+
+from mainstem.errors import OutOfSlots, PromptTooLong
+from mainstem.scheduler.request import Request, RequestState, TokenArray
+from mainstem.tree import PrefixCache
+
+# A decoding request reserves this many slots at a time, so that its tokens lie in long runs.
+DECODE_RESERVATION = 64
+# Share of the pool that a new request must leave for those that already run, so that they are not preempted at once.
+ADMISSION_HEADROOM = 0.01
+# Most waiting requests looked at in one step; more than this many can only be passed over when all wait for one prefill.
+MAX_ADMISSION_SCAN = 256
+
+
+class ScheduledTokens(NamedTuple):
+    """Tokens `[start, start + count)` of a request are computed in this step; their slots are in its page table."""
+
+    request: Request
+    start: int
+    count: int
+
+
+class LogitSource(NamedTuple):
+    """`request` samples its next token from the logits of token `position` of the `entry`-th scheduled request."""
+
+    request: Request
+    entry: int
+    position: int
+
+
+class SchedulerOutput(NamedTuple):
+    """One step's work; empty when nothing can run."""
+
+    scheduled: list[ScheduledTokens]
+    sources: list[LogitSource]
+
+
+class _Donor(NamedTuple):
+    """A running request that computes what another one needs, and up to where they agree."""
+
+    request: Request
+    common: int
+
+
+class Scheduler:
+    """Requests waiting and running, over one prefix cache.
+
+    Args:
+        cache: where slots come from and computed tokens go.
+        max_num_batched_tokens: most tokens a step.
+        max_num_seqs: most requests running at once.
+        max_model_len: longest prompt plus reply.
+        clock: seconds, for the time of admission.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        *,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.cache = cache
+        self.max_num_batched_tokens = max_num_batched_tokens
+        # Every running request must fit a step with its one token, or decoding would starve some of them.
+        self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
+        # The last sampled token needs no slot, hence one more token than slots.
+        self.max_model_len = min(max_model_len, cache.stats().capacity + 1)
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.num_preemptions = 0
+        self._clock = clock
+        self._orders = count()
+
+    # -- arrival and departure ------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Queue a request; nothing is reserved for it.
+
+        Raises:
+            PromptTooLong: when it could not run even alone.
+        """
+        if request.num_prompt >= self.max_model_len:
+            raise PromptTooLong(request.num_prompt, self.max_model_len)
+        request.max_tokens = min(request.max_tokens, self.max_model_len - request.num_prompt)
+        request.order = next(self._orders)
+        self.waiting.append(request)
+
+    def finish(self, request: Request) -> None:
+        """Take a request out, at any moment between two steps; what it computed stays in the prefix cache."""
+        if request.state is RequestState.FINISHED:
+            return
+        if request.state is RequestState.WAITING:
+            self.waiting.remove(request)
+        else:
+            self.running.remove(request)
+            self._release(request)
+        request.state = RequestState.FINISHED
+
+    def has_work(self) -> bool:
+        """Whether any request is left."""
+        return bool(self.running or self.waiting)
+
+    # -- one step -------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> SchedulerOutput:
+        """Choose the next step's tokens and reserve their slots."""
+        output = SchedulerOutput([], [])
+        budget = self._schedule_decodes(output, self.max_num_batched_tokens)
+        budget = self._schedule_prefills(output, budget)
+        self._admit(output, budget)
+        return output
+
+    def commit(self, output: SchedulerOutput) -> None:
+        """The step has run: its tokens are computed, and prefilled ones enter the prefix cache."""
+        for request, start, num_tokens in output.scheduled:
+            request.num_computed = start + num_tokens
+            request.num_prefilled += max(0, min(request.num_computed, request.num_prompt) - start)
+            if num_tokens > 1 or start < request.num_prompt or request.num_borrowed:
+                self._store(request)
+        for request, _, _ in output.sources:
+            if request.num_borrowed:  # it followed another request and computed nothing itself
+                self._store(request)
+
+    def rollback(self) -> None:
+        """The step has failed: nothing of it was computed. Requests that took part hold what they had before it."""
+        for request in self.running:
+            if request.num_borrowed:
+                self._free_after(request, request.num_borrowed)
+                request.table.truncate(request.num_owned)
+                request.num_computed = request.num_owned
+                request.num_borrowed = 0
+
+    def _schedule_decodes(self, output: SchedulerOutput, budget: int) -> int:
+        for request in list(self.running):
+            if request.state is not RequestState.RUNNING or request.num_remaining != 1:
+                continue
+            if self._ensure_slot(request):
+                self._schedule_tokens(output, request, 1)
+                budget -= 1
+        return budget
+
+    def _schedule_prefills(self, output: SchedulerOutput, budget: int) -> int:
+        for request in self.running:
+            if budget == 0:
+                break
+            if request.num_remaining > 1:
+                num_tokens = min(request.num_remaining, budget)
+                self._schedule_tokens(output, request, num_tokens)
+                budget -= num_tokens
+        return budget
+
+    def _schedule_tokens(self, output: SchedulerOutput, request: Request, num_tokens: int) -> None:
+        start = request.num_computed
+        output.scheduled.append(ScheduledTokens(request, start, num_tokens))
+        if start + num_tokens == len(request.tokens):
+            output.sources.append(LogitSource(request, len(output.scheduled) - 1, start + num_tokens - 1))
+
+    # -- admission ------------------------------------------------------------------------------------------------
+
+    def _admit(self, output: SchedulerOutput, budget: int) -> None:
+        """Admit waiting requests in order; one that waits for another's tokens is passed over, one that lacks memory is not."""
+        for request in list(islice(self.waiting, MAX_ADMISSION_SCAN)):
+            if len(self.running) >= self.max_num_seqs:
+                return
+            donor = self._donor_of(request, output) if self.cache.reuses else None
+            if donor is not None:
+                entry = _entry_of(donor.request, output)
+                if entry is None or _end(output.scheduled[entry]) < donor.common:
+                    continue  # it needs tokens that are still to be computed: later
+                if donor.common == len(request.tokens):
+                    self._follow(request, donor, entry, output)
+                    continue
+            if budget == 0:
+                continue
+            scheduled = self._try_admit(request, donor, budget, output)
+            if scheduled == 0:
+                return
+            budget -= scheduled
+
+    def _donor_of(self, request: Request, output: SchedulerOutput) -> _Donor | None:
+        """The request of this step, if any, that is about to compute the most of what this one lacks."""
+        best: _Donor | None = None
+        for other in self.running:
+            prefills = other.num_remaining > 1 or other.num_computed < other.num_prompt
+            if prefills and other.namespace == request.namespace:
+                common = _common_length(request, other)
+                if common > other.num_computed and (best is None or common > best.common):
+                    best = _Donor(other, common)
+        if best is None:
+            return None
+        cached = self.cache.peek(request.tokens.array, request.namespace).length
+        return best if best.common > cached else None
+
+    def _follow(self, request: Request, donor: _Donor, entry: int, output: SchedulerOutput) -> None:
+        """Admit a request whose every token another one computes in this step: it only samples."""
+        self._start(request, donor)
+        output.sources.append(LogitSource(request, entry, len(request.tokens) - 1))
+
+    def _try_admit(self, request: Request, donor: _Donor | None, budget: int, output: SchedulerOutput) -> int:
+        """Admit a request if memory allows; returns how many tokens were scheduled, 0 if it must wait."""
+        # At least the last token is computed, for its logits.
+        found = self.cache.peek(request.tokens.array[:-1], request.namespace)
+        known = max(found.length, donor.common if donor else 0)
+        needed = len(request.tokens) - known
+        stats = self.cache.stats()
+        headroom = max(len(self.running), int(ADMISSION_HEADROOM * stats.capacity)) if self.running else 0
+        if stats.free + stats.evictable - found.evictable < needed + headroom:
+            return 0
+        self._start(request, donor)
+        request.table.append(self.cache.allocate(needed, after=request.table.last))
+        num_tokens = min(needed, budget)
+        self._schedule_tokens(output, request, num_tokens)
+        return num_tokens
+
+    def _start(self, request: Request, donor: _Donor | None) -> None:
+        """Move a request to the running ones, its page table covering all that is or is being computed."""
+        match = self.cache.match_prefix(request.tokens.array[:-1], request.namespace)
+        self.cache.lock(match.handle)
+        request.handle = match.handle
+        request.table.append(match.slots)
+        request.num_owned = request.num_computed = match.length
+        if donor is not None and donor.common > match.length:
+            request.table.append(donor.request.table.slots[match.length : donor.common])
+            request.num_computed = request.num_borrowed = donor.common
+        if request.admitted_at is None:
+            request.admitted_at = self._clock()
+            request.num_cached = request.num_computed
+        request.common_lengths.clear()
+        self.waiting.remove(request)
+        request.state = RequestState.RUNNING
+        insort(self.running, request, key=lambda r: r.order)
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def _ensure_slot(self, request: Request) -> bool:
+        """Make sure the request's next token has a slot; false if the request itself had to give way."""
+        if len(request.table) > request.num_computed:
+            return True
+        for slots_wanted in (DECODE_RESERVATION, 1):
+            wanted = min(slots_wanted, request.num_prompt + request.max_tokens - len(request.table))
+            if self._reserve(request, max(wanted, 1)):
+                return True
+        self._reclaim_reserved()
+        while not self._reserve(request, 1):
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _reserve(self, request: Request, num_slots: int) -> bool:
+        try:
+            request.table.append(self.cache.allocate(num_slots, after=request.table.last))
+        except OutOfSlots:
+            return False
+        return True
+
+    def _reclaim_reserved(self) -> None:
+        """Take back the slots that running requests hold for later tokens of their replies."""
+        for request in self.running:
+            self._free_after(request, len(request.tokens))
+
+    def _preempt(self, request: Request) -> None:
+        """Send a running request back to its place in the queue; its computed tokens stay, evictable."""
+        self.running.remove(request)
+        self._release(request)
+        request.state = RequestState.WAITING
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        insort(self.waiting, request, key=lambda r: r.order)
+
+    def _store(self, request: Request) -> None:
+        """Give the computed tokens to the prefix cache and hold on to them by a lock."""
+        length = request.num_computed
+        stored = self.cache.insert(
+            request.tokens.array[:length], request.namespace, slots=request.table.slots[:length].copy()
+        )
+        self.cache.lock(stored.handle)
+        if request.handle is not None:
+            self.cache.unlock(request.handle)
+        request.handle = stored.handle
+        # Where another request's copy was kept, point at that before giving up our own.
+        mine = slice(max(request.num_owned, request.num_borrowed), stored.num_cached)
+        own, kept = request.table.slots[mine], stored.slots[mine]
+        duplicates = own[own != kept]
+        request.table.remap(stored.slots[: stored.length])
+        if len(duplicates):
+            self.cache.free(duplicates)
+        request.num_owned = max(request.num_owned, stored.length)
+        request.num_borrowed = 0
+
+    def _release(self, request: Request) -> None:
+        """Keep what is computed in the prefix cache, give everything else back."""
+        if request.num_computed > request.num_owned:
+            self._store(request)
+        self._free_after(request, request.num_owned)
+        if request.handle is not None:
+            self.cache.unlock(request.handle)
+        request.forget_slots()
+
+    def _free_after(self, request: Request, length: int) -> None:
+        extra = request.table.slots[length:]
+        if len(extra):
+            self.cache.free(extra.copy())
+            request.table.truncate(length)
+
+    # -- integrity ------------------------------------------------------------------------------------------------
+
+    def private_slots(self) -> Iterator[int]:
+        """Slots that running requests hold and the prefix cache does not own."""
+        for request in self.running:
+            yield from request.table.slots[request.num_owned :].tolist()
+
+    def check_integrity(self) -> None:
+        """Between two steps: every slot has one owner, every count adds up.
+
+        Raises:
+            AssertionError: naming the broken invariant.
+        """
+        self.cache.check_integrity()
+        private = list(self.private_slots())
+        assert len(private) == len(set(private)), "a slot is held by two requests"
+        held = self.cache.held
+        assert len(private) == held, f"requests hold {len(private)} private slots, the cache counts {held}"
+        orders = [request.order for request in self.running]
+        assert orders == sorted(orders), "running requests are out of order"
+        for request in self.running:
+            assert request.num_computed <= len(request.table), f"{request} has computed tokens without slots"
+            assert request.num_owned <= request.num_computed, f"{request} shares tokens it has not computed"
+        if not self.running:
+            stats = self.cache.stats()
+            assert stats.protected == 0, f"{stats.protected} slots are protected though nothing runs"
+
+
+def _entry_of(request: Request, output: SchedulerOutput) -> int | None:
+    """Where in the step's schedule a request is."""
+    for index, scheduled in enumerate(output.scheduled):
+        if scheduled.request is request:
+            return index
+    return None
+
+
+def _end(scheduled: ScheduledTokens) -> int:
+    return scheduled.start + scheduled.count
+
+
+def _common_length(request: Request, other: Request) -> int:
+    """How many leading tokens a waiting request has in common with a running one; worked out once for each pair."""
+    known = request.common_lengths.get(other.order)
+    if known is None:
+        known = _common_prefix(request.tokens.array, other.tokens.array)
+        request.common_lengths[other.order] = known
+    return known
+
+
+def _common_prefix(a: TokenArray, b: TokenArray) -> int:
+    """Length of the common beginning of two arrays."""
+    shortest = min(len(a), len(b))
+    differs = a[:shortest] != b[:shortest]
+    first = int(np.argmax(differs)) if shortest else 0
+    return shortest if shortest == 0 or not differs[first] else first
