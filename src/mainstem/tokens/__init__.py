@@ -1,1 +1,11 @@
-"""tokens layer."""
+"""Text and messages to token ids and back.
+
+This layer knows tokenizers, chat templates, incremental detokenization and stop strings. It knows nothing of memory,
+models or requests. `transformers` is imported only when a tokenizer is loaded; torch is not needed.
+"""
+
+from mainstem.tokens.detokenize import DetokenizerStream
+from mainstem.tokens.stop import StopStrings, StopUpdate
+from mainstem.tokens.tokenizer import TokenArray, Tokenizer
+
+__all__ = ["DetokenizerStream", "StopStrings", "StopUpdate", "TokenArray", "Tokenizer"]

@@ -1,0 +1,204 @@
+"""A model's tokenizer: text and chats to token ids, token ids to text.
+
+`transformers` loads it and renders chat templates; the Rust tokenizer inside it encodes, so that several threads may
+use one `Tokenizer` at once. It knows nothing of the model's weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mainstem.errors import InvalidRequest, ModelLoadError
+from mainstem.tokens.chat import normalize_messages, normalize_tools
+from mainstem.tokens.detokenize import DetokenizerStream, TokenBytes, decode_all
+from mainstem.tokens.templates import CHATML_WITH_TOOLS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+TokenArray: TypeAlias = NDArray[np.int32]
+
+# Tokens that end a turn in the chat formats of the models served. Some models list only their end of text as the end.
+_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
+
+
+class Tokenizer:
+    """Encodes, decodes and renders chats for one model. Safe to use from several threads.
+
+    Attributes:
+        eos_token_ids: ids that end a reply.
+        vocab_size: ids below it are valid; at least as many as the model has logits.
+        has_chat_template: whether chats can be rendered.
+    """
+
+    def __init__(self, loaded: PreTrainedTokenizerFast, *, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+        self._loaded = loaded
+        self._backend = loaded.backend_tokenizer
+        # A tokenizer.json may carry settings of its training; a prompt is never cut or filled up here.
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._bytes = TokenBytes(self._backend)
+        self.vocab_size = max(vocab_size, self._backend.get_vocab_size(with_added_tokens=True))
+        ends = (self._backend.token_to_id(token) for token in _END_OF_TURN)
+        self.eos_token_ids = frozenset(eos_token_ids) | {
+            i for i in ends if i is not None and i in self._bytes.special_ids
+        }
+        self._speaks_chatml = all(self._backend.token_to_id(t) is not None for t in ("<|im_start|>", "<|im_end|>"))
+        self.has_chat_template = bool(loaded.chat_template) or self._speaks_chatml
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """Reads the tokenizer of a Hugging Face folder. Never touches the network.
+
+        Raises:
+            ModelLoadError: when the folder has no tokenizer that can be read.
+        """
+        from transformers import AutoTokenizer
+
+        try:
+            loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # transformers raises OSError, ValueError, KeyError, ImportError, ... as it comes
+            raise ModelLoadError(f"The tokenizer in {folder} cannot be read: {error}") from error
+        if not getattr(loaded, "is_fast", False):
+            raise ModelLoadError(f"The tokenizer in {folder} has no fast form (tokenizer.json), which mainstem needs")
+        config = _read_json(folder / "config.json")
+        generation = _read_json(folder / "generation_config.json")
+        ends = {
+            *_as_ids(generation.get("eos_token_id")),
+            *_as_ids(config.get("eos_token_id")),
+            *_as_ids(loaded.eos_token_id),
+        }
+        return cls(loaded, vocab_size=int(config.get("vocab_size") or 0), eos_token_ids=ends)
+
+    def encode(self, text: str) -> TokenArray:
+        """Ids of a text, nothing added. The text of a special token, such as `<|im_end|>`, becomes that token.
+
+        Raises:
+            InvalidRequest: when the text is not valid Unicode.
+        """
+        return self._encode(text, add_special_tokens=False)
+
+    def encode_prompt(self, text: str) -> TokenArray:
+        """Ids of a plain prompt, with the begin-of-text token where the model expects one.
+
+        Raises:
+            InvalidRequest: when the text is not valid Unicode.
+        """
+        return self._encode(text, add_special_tokens=True)
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of ids. Bytes that are not UTF-8 become U+FFFD; ids that no token has say nothing.
+
+        Raises:
+            InvalidRequest: when an id is negative or beyond the vocabulary.
+        """
+        return decode_all(self._bytes, self._checked(ids), skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes that a token stands for, which may be part of a character."""
+        return self._bytes[token_id]
+
+    def token_text(self, token_id: int) -> str:
+        """A token by itself, as text; U+FFFD where it is part of a character."""
+        return self._bytes[token_id].decode("utf-8", "replace")
+
+    def stream(self, *, skip_special_tokens: bool = True, continuation: bool = False) -> DetokenizerStream:
+        """A new detokenizer for one reply; `continuation` keeps the space that a SentencePiece text begins with."""
+        return DetokenizerStream(self._bytes, skip_special_tokens=skip_special_tokens, continuation=continuation)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt that the model's chat template makes of messages and tools.
+
+        Where the model's template leaves out tools, or there is none, and the model speaks ChatML, the built-in template
+        takes its place. Text of special tokens inside a message is not escaped, as in `transformers`.
+
+        Raises:
+            InvalidRequest: when a message is malformed, or the template refuses the conversation.
+        """
+        plain_tools = normalize_tools(tools)
+        uses_tools = plain_tools is not None or any(isinstance(m, Mapping) and m.get("tool_calls") for m in messages)
+        template = self._template_for(uses_tools)
+        plain = normalize_messages(messages, knows_developer="developer" in template)
+        try:
+            rendered = self._loaded.apply_chat_template(
+                plain,
+                tools=plain_tools,
+                chat_template=template,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+            )
+        except Exception as error:  # a template is a program: what it raises depends on what it does with the messages
+            raise InvalidRequest(
+                f"The model's chat template does not accept these messages: {error}", param="messages"
+            ) from error
+        return str(rendered)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> TokenArray:
+        """Ids of `render_chat`; the template itself writes the begin-of-text token, so none is added.
+
+        Raises:
+            InvalidRequest: as `render_chat`, or when a text is not valid Unicode.
+        """
+        return self.encode(self.render_chat(messages, tools=tools, add_generation_prompt=add_generation_prompt))
+
+    def _template_for(self, uses_tools: bool) -> str:
+        if self._loaded.chat_template:
+            template: str = self._loaded.get_chat_template(tools=[{}] if uses_tools else None)
+            if not uses_tools or "tools" in template or not self._speaks_chatml:
+                return template
+        elif not self._speaks_chatml:
+            raise InvalidRequest(
+                "This model has no chat template. Send a plain prompt to /v1/completions instead.", param="messages"
+            )
+        return CHATML_WITH_TOOLS
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> TokenArray:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"The text is not valid Unicode: half of a surrogate pair at character {error.start}"
+            ) from None
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return np.array(encoding.ids, dtype=np.int32)
+
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        checked = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+        if checked and not 0 <= min(checked) <= max(checked) < self.vocab_size:
+            wrong = next(i for i in checked if not 0 <= i < self.vocab_size)
+            raise InvalidRequest(f"{wrong} is not a token id of this model; ids are 0 to {self.vocab_size - 1}")
+        return checked
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path} cannot be read: {error}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _as_ids(value: object) -> list[int]:
+    if isinstance(value, list):
+        return [i for i in value if isinstance(i, int)]
+    return [value] if isinstance(value, int) else []
