@@ -1,0 +1,58 @@
+"""mainstem: a prefix-caching inference engine for AI agents.
+
+    from mainstem import RadixCache      # the radix tree alone: numpy only
+    from mainstem import LLM             # the whole engine: needs mainstem[serve]
+
+Names are imported when they are first used, so that the tree loads without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mainstem.engine import LLM
+    from mainstem.errors import OutOfSlots
+    from mainstem.params import SamplingParams
+    from mainstem.tree import CacheStats, InsertResult, MatchResult, NoPrefixCache, PrefixCache, RadixCache
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "CacheStats",
+    "InsertResult",
+    "MatchResult",
+    "NoPrefixCache",
+    "OutOfSlots",
+    "PrefixCache",
+    "RadixCache",
+    "SamplingParams",
+    "__version__",
+]
+
+_HOMES = {
+    "LLM": "mainstem.engine",
+    "CacheStats": "mainstem.tree",
+    "InsertResult": "mainstem.tree",
+    "MatchResult": "mainstem.tree",
+    "NoPrefixCache": "mainstem.tree",
+    "OutOfSlots": "mainstem.errors",
+    "PrefixCache": "mainstem.tree",
+    "RadixCache": "mainstem.tree",
+    "SamplingParams": "mainstem.params",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'mainstem' has no attribute '{name}'")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,88 @@
+"""Verifies the structure of a radix tree against first principles.
+
+It recomputes everything from the nodes and trusts no counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from mainstem.pages import SlotArray
+from mainstem.tree.keys import NamespaceKey, TokenArray
+from mainstem.tree.node import ChildKey, Node, RecencyList, Root
+
+
+class Census(NamedTuple):
+    """What the nodes add up to: their number, tokens without and with a lock, and all their slots."""
+
+    num_nodes: int
+    evictable: int
+    locked: int
+    slots: SlotArray
+
+
+def check_tree(
+    roots: Mapping[NamespaceKey, Root],
+    recency: RecencyList,
+    page_size: int,
+    child_key: Callable[[TokenArray, int], ChildKey],
+) -> Census:
+    """Check every node and the order of use.
+
+    Raises:
+        AssertionError: naming the broken invariant.
+    """
+    nodes: list[Node] = []
+    for namespace, root in roots.items():
+        assert root.namespace == namespace, "a root is kept under another namespace"
+        assert root.children, "a root without cached tokens is kept"
+        assert root.parent is None, "a root has a parent"
+        pending: list[Node] = [root]
+        while pending:
+            node = pending.pop()
+            for key, child in node.children.items():
+                assert child.parent is node, "a child is not linked to its parent"
+                _check_node(child, page_size)
+                assert key == child_key(child.key, 0), "a child is kept under a key that its edge does not begin with"
+                nodes.append(child)
+                pending.append(child)
+    unlocked = [node for node in nodes if node.locks == 0]
+    _check_recency(recency, unlocked)
+    evictable = sum(len(node.key) for node in unlocked)
+    slots = np.concatenate([np.empty(0, np.int32), *(node.slots for node in nodes)])
+    return Census(len(nodes), evictable, len(slots) - evictable, slots)
+
+
+def _check_node(node: Node, page_size: int) -> None:
+    assert node.alive, "a node of the tree is marked as evicted"
+    assert len(node.key) > 0, "a node has no tokens"
+    assert len(node.key) % page_size == 0, "an edge is not in whole pages"
+    assert node.key.dtype == node.slots.dtype == np.int32, "tokens or slots are not int32"
+    assert len(node.key) == len(node.slots), "a node has not one slot a token"
+    assert node.pins >= 0, "a node is unlocked more often than it was locked"
+    expected = node.pins + sum(child.locks for child in node.children.values())
+    assert node.locks == expected, "the locks of a node are not its own and those of its children"
+    if page_size > 1:
+        pages = node.slots.reshape(-1, page_size)
+        assert (pages[:, 0] % page_size == 0).all(), "a page does not begin at a multiple of the page size"
+        assert (np.diff(pages, axis=1) == 1).all(), "the slots of a page are not consecutive"
+
+
+def _check_recency(recency: RecencyList, unlocked: list[Node]) -> None:
+    listed = list(recency)
+    position = {id(node): index for index, node in enumerate(listed)}
+    assert len(position) == len(listed), "a node is listed twice in the order of use"
+    assert position.keys() == {id(node) for node in unlocked}, (
+        "the order of use does not list exactly the unlocked nodes"
+    )
+    for before, after in pairwise(listed):
+        assert before.newer is after, "the order of use is broken"
+        assert after.older is before, "the order of use is broken"
+        assert before.last_used <= after.last_used, "the order of use differs from the times of use"
+    for node in unlocked:
+        for child in node.children.values():
+            assert position[id(child)] < position[id(node)], "a node would be evicted before its child"

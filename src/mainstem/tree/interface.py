@@ -1,0 +1,258 @@
+"""What a prefix cache is: the contract that the scheduler and the engine rely on, and the results it gives.
+
+It knows token ids, slots and namespaces; nothing of tensors, text or requests.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from mainstem.errors import OutOfSlots
+from mainstem.pages import ExtentAllocator, SlotArray, ascending
+from mainstem.tree.keys import Namespace, Tokens
+
+
+class PrefixHandle:
+    """Stands for one cached prefix, from its first token to its last. Opaque: pass it to `lock` and `unlock`."""
+
+    __slots__ = ()
+
+
+class MatchResult(NamedTuple):
+    """The longest cached prefix of some tokens.
+
+    Attributes:
+        length: how many leading tokens are cached.
+        slots: int32 array of shape (length,), the slot of each of them; the caller's to keep.
+        handle: stands for exactly these tokens.
+    """
+
+    length: int
+    slots: SlotArray
+    handle: PrefixHandle
+
+
+class PeekResult(NamedTuple):
+    """What a match would find.
+
+    Attributes:
+        length: how many leading tokens are cached.
+        evictable: how many of them no lock protects; a lock of the match would take as many from what is evictable.
+    """
+
+    length: int
+    evictable: int
+
+
+class InsertResult(NamedTuple):
+    """What the cache holds of some tokens after they were inserted.
+
+    Attributes:
+        length: how many leading tokens it holds; all of them, rounded down to a page.
+        num_cached: how many of these it held before.
+        slots: int32 array of shape (length,), the slot of each; the caller's to keep.
+        handle: stands for exactly these tokens.
+    """
+
+    length: int
+    num_cached: int
+    slots: SlotArray
+    handle: PrefixHandle
+
+
+class CacheStats(NamedTuple):
+    """Where the slots are, and what has happened since the start. `free + evictable + protected == capacity`.
+
+    Attributes:
+        capacity: slots of the pool.
+        free: slots that nobody uses.
+        evictable: slots of cached tokens that no lock protects.
+        protected: all others: locked in the tree, or held privately.
+        held: of the protected ones, those that the cache does not own: allocated by a caller and not yet inserted.
+        num_nodes: nodes of the tree, roots left out.
+        num_namespaces: namespaces with at least one cached token.
+        queries: calls of `match_prefix`.
+        hits: how many of these matched at least one token.
+        query_tokens: tokens that were asked for.
+        hit_tokens: how many of these were matched.
+        inserted_tokens: tokens that `insert` added.
+        evicted: tokens that were evicted to make room.
+    """
+
+    capacity: int
+    free: int
+    evictable: int
+    protected: int
+    held: int
+    num_nodes: int
+    num_namespaces: int
+    queries: int
+    hits: int
+    query_tokens: int
+    hit_tokens: int
+    inserted_tokens: int
+    evicted: int
+
+
+class PrefixCache(ABC):
+    """Remembers which slots hold the KV of which token sequences, and owns the pool those slots come from.
+
+    Every slot has one owner: it is free, or held privately by a caller (from `allocate` until `free` or `insert`), or
+    cached. Cached tokens that no lock protects are evictable, least recently used first.
+
+    A sequence of calls for one request:
+
+    1. `match_prefix` finds what is cached; `lock` protects it; `allocate` gives slots for the rest.
+    2. When their KV is computed, `insert(..., slots=...)` hands them over. Where another request was faster, the result
+       has other slots than the caller's: the caller points its page table at those, then gives its own duplicates back
+       with `free`. It locks the new handle, then unlocks the old one.
+    3. At the end it calls `unlock` for the last handle and `free` for slots it still holds.
+
+    A prefix counts as used when it is matched, inserted, and when its last lock is released: until then it was in use.
+
+    With `page_size` > 1 everything is in whole pages: matches and inserts round down to one, and the slots of a page
+    are consecutive and begin at a multiple of the page size.
+
+    Not safe for use from several threads.
+
+    Args:
+        capacity: slots of the pool, a multiple of `page_size`.
+        page_size: tokens in a page.
+
+    Raises:
+        ValueError: when `capacity` or `page_size` is not positive, or the one is no multiple of the other.
+    """
+
+    reuses: ClassVar[bool]
+    """Whether anything inserted can ever be matched."""
+
+    def __init__(self, capacity: int, page_size: int = 1) -> None:
+        if page_size < 1:
+            raise ValueError(f"page_size must be at least 1, got {page_size}")
+        if capacity < 1 or capacity % page_size:
+            raise ValueError(f"capacity must be a positive multiple of the page size {page_size}, got {capacity}")
+        self.capacity = int(capacity)
+        self.page_size = int(page_size)
+        self.allocator = ExtentAllocator(capacity)
+        self._cached_tokens = 0
+        self._evictable = 0
+
+    @abstractmethod
+    def match_prefix(self, tokens: Tokens, namespace: Namespace = ()) -> MatchResult:
+        """Find the longest cached prefix, mark it as used now, and count one query."""
+
+    @abstractmethod
+    def peek(self, tokens: Tokens, namespace: Namespace = ()) -> PeekResult:
+        """Say what `match_prefix` would find, with no effect at all: nothing is counted, split or marked as used."""
+
+    @abstractmethod
+    def lock(self, handle: PrefixHandle) -> None:
+        """Protect a prefix from eviction until it is unlocked as often as it was locked.
+
+        Raises:
+            ValueError: when the prefix has been evicted since, wholly or in part, or belongs to another cache.
+        """
+
+    @abstractmethod
+    def unlock(self, handle: PrefixHandle) -> None:
+        """Release one lock.
+
+        Raises:
+            ValueError: when the handle is not locked; nothing has changed then.
+        """
+
+    @abstractmethod
+    def insert(self, tokens: Tokens, namespace: Namespace = (), *, slots: SlotArray | None = None) -> InsertResult:
+        """Make the cache hold these tokens, and mark them as used now.
+
+        Args:
+            tokens: a whole sequence, from its first token.
+            namespace: which tree it belongs to.
+            slots: None to allocate slots for the tokens that are new, evicting others if need be. Otherwise int32 array
+                of shape (len(tokens),), the slots that hold their KV: the cache takes over
+                `slots[num_cached:length]`; all others stay the caller's.
+
+        Raises:
+            OutOfSlots: when even eviction could not make room; nothing has changed then.
+            ValueError: when `slots` has the wrong shape, or one that the cache would take over is not held by the
+                caller; nothing has changed then.
+        """
+
+    @abstractmethod
+    def evict(self, n: int) -> int:
+        """Free at least `n` slots if that many are evictable, and never more than `n` rounded up to a page.
+
+        Returns:
+            How many were freed.
+        """
+
+    @abstractmethod
+    def reset(self) -> int:
+        """Forget everything that is not locked.
+
+        Returns:
+            How many tokens were dropped.
+        """
+
+    @abstractmethod
+    def stats(self) -> CacheStats:
+        """Count slots and events, in constant time."""
+
+    @abstractmethod
+    def check_integrity(self) -> None:
+        """Verify every invariant, in time proportional to the size of the cache.
+
+        Raises:
+            AssertionError: naming the broken invariant.
+        """
+
+    def allocate(self, n: int, *, after: int | None = None) -> SlotArray:
+        """Take `n` slots, evicting as many tokens as that needs. The caller holds them until `free` or `insert`.
+
+        Args:
+            n: number of slots, a multiple of the page size.
+            after: the last slot of the sequence that is being extended, if any: the next one is taken if it is free.
+
+        Returns:
+            int32 array of shape (n,), in runs as long as possible.
+
+        Raises:
+            OutOfSlots: when fewer than `n` slots are free or evictable; nothing has changed then.
+            ValueError: when `n` is negative or not in whole pages.
+        """
+        if n < 0 or n % self.page_size:
+            raise ValueError(f"the number of slots must be a multiple of the page size {self.page_size}, got {n}")
+        missing = n - self.allocator.num_free
+        if missing > 0:
+            if missing > self._evictable:
+                raise OutOfSlots(n, self.allocator.num_free + self._evictable)
+            self.evict(missing)
+        return self.allocator.allocate(n, after=after)
+
+    def free(self, slots: SlotArray) -> None:
+        """Give back slots that the caller holds, in any order.
+
+        Raises:
+            ValueError: when a slot is not held by the caller, or they are not whole pages; nothing has changed then.
+        """
+        if self.page_size > 1:
+            self._require_whole_pages(slots)
+        self.allocator.free(slots)
+
+    @property
+    def held(self) -> int:
+        """Slots that callers hold privately: allocated, and not cached."""
+        return self.capacity - self.allocator.num_free - self._cached_tokens
+
+    def _require_whole_pages(self, slots: SlotArray) -> None:
+        """Raise ValueError unless `slots` are some pages, all of each."""
+        ordered = ascending(slots)
+        size = self.page_size
+        if len(ordered) % size == 0:
+            pages = ordered.reshape(-1, size)
+            if (pages[:, 0] % size == 0).all() and (pages == pages[:, :1] + np.arange(size, dtype=np.int32)).all():
+                return
+        raise ValueError(f"slots must be whole pages of {size} consecutive slots that begin at a multiple of {size}")
