@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from mainstem.errors import InvalidRequest
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-# What a template may see of a message. Everything else (cache markers, ids, client extensions) must not change the prompt.
+# What a template may see of a message. The rest (cache markers, ids, client extensions) must not change the prompt.
 _MESSAGE_KEYS = ("name", "tool_calls", "tool_call_id", "reasoning_content")
 _CACHE_MARKERS = ("cache_control", "prompt_cache_breakpoint")
 _TEXT_PARTS = ("text", "input_text", "output_text")

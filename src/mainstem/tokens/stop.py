@@ -25,6 +25,9 @@ class StopStrings:
 
     Args:
         stops: non-empty strings.
+
+    Attributes:
+        matched: the stop string that ended the text; None as long as none did.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -32,33 +35,31 @@ class StopStrings:
         self._stops = tuple(s for s in set(stops) if not any(s != t and s.startswith(t) for t in stops))
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
-        self._matched: str | None = None
+        self.matched: str | None = None
 
     def push(self, text: str) -> StopUpdate:
         """Takes the next piece. After a match nothing more comes out."""
-        if self._matched is not None:
-            return StopUpdate("", self._matched)
+        if self.matched is not None:
+            return StopUpdate("", self.matched)
         if not self._stops:
             return StopUpdate(text, None)
         self._held += text
         return self._settle(final=False)
 
-    def flush(self) -> StopUpdate:
-        """The text is over: what was held back, unless a stop string is in it after all."""
-        if self._matched is not None:
-            return StopUpdate("", self._matched)
-        return self._settle(final=True)
+    def flush(self) -> str:
+        """The text is over: what was held back, up to a stop string in it if there is one (then `matched` is set)."""
+        return "" if self.matched is not None else self._settle(final=True).text
 
     def _settle(self, *, final: bool) -> StopUpdate:
         undecided = len(self._held) if final else self._undecided_from()
         found = [(at, i) for i, stop in enumerate(self._stops) if 0 <= (at := self._held.find(stop)) < undecided]
         if found:
             end, which = min(found)
-            self._matched = self._stops[which]
+            self.matched = self._stops[which]
         else:
             end = undecided
         shown, self._held = self._held[:end], "" if found else self._held[end:]
-        return StopUpdate(shown, self._matched)
+        return StopUpdate(shown, self.matched)
 
     def _undecided_from(self) -> int:
         """The first place where a stop string may begin that only further text can confirm."""

@@ -121,8 +121,8 @@ class Tokenizer:
     ) -> str:
         """The prompt that the model's chat template makes of messages and tools.
 
-        Where the model's template leaves out tools, or there is none, and the model speaks ChatML, the built-in template
-        takes its place. Text of special tokens inside a message is not escaped, as in `transformers`.
+        Where the model's template leaves out tools, or there is none, and the model speaks ChatML, the built-in
+        template takes its place. Text of special tokens inside a message is not escaped, as in `transformers`.
 
         Raises:
             InvalidRequest: when a message is malformed, or the template refuses the conversation.

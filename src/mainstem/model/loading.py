@@ -1,0 +1,52 @@
+"""From a Hugging Face folder to a module that is ready to run.
+
+It knows how `transformers` loads weights; it knows nothing of KV memory or requests.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import nn
+
+from mainstem.model.shape import ModelShape, shape_of
+from mainstem.model.support import check_supported
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+class LoadedModel(NamedTuple):
+    """A causal language model in evaluation mode, where it is, its sizes, and the configuration it was built from."""
+
+    module: nn.Module
+    shape: ModelShape
+    dtype: torch.dtype
+    device: torch.device
+    config: PretrainedConfig
+
+
+def load_model(folder: Path, *, dtype: torch.dtype | None, device: torch.device) -> LoadedModel:
+    """Loads a model's weights. Never touches the network.
+
+    Args:
+        folder: from `resolve_model`.
+        dtype: of the weights; None takes the model's own.
+        device: where they go.
+
+    Raises:
+        UnsupportedModel: when its attention is not one that is computed here.
+        ModelLoadError: when its files cannot be read.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    check_supported(config)
+    module = AutoModelForCausalLM.from_pretrained(
+        folder, config=config, dtype=dtype or "auto", local_files_only=True, attn_implementation="sdpa"
+    )
+    module = module.eval().requires_grad_(False).to(device)
+    shape = shape_of(module, config)
+    return LoadedModel(module, shape, shape.dtype, device, config)
