@@ -1,1 +1,11 @@
-"""server layer."""
+"""The OpenAI-compatible HTTP server.
+
+Knows HTTP, OpenAI's shapes, keys and signals. It reaches the model only through `AsyncEngine`, and knows nothing of the
+tree, the pages or tensors.
+"""
+
+from mainstem.server.app import create_app
+from mainstem.server.background import BackgroundServer
+from mainstem.server.run import run, serve
+
+__all__ = ["BackgroundServer", "create_app", "run", "serve"]

@@ -1,0 +1,85 @@
+"""The app: which routes exist, what every request passes through, and how an exception becomes a reply."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from mainstem.errors import MainstemError
+from mainstem.server import chat, completions, system
+from mainstem.server.auth import ApiKeys, parse_keys
+from mainstem.server.boundary import Boundary
+from mainstem.server.errors import ApiError, to_api_error
+from mainstem.server.metrics import Metrics
+from mainstem.server.replies import CLIENT_CLOSED_REQUEST
+from mainstem.server.service import Service
+
+if TYPE_CHECKING:
+    from mainstem.config import ServerConfig
+    from mainstem.engine import AsyncEngine
+
+
+def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None = None) -> FastAPI:
+    """An ASGI app that serves an engine, which it starts with its lifespan and shuts down with it.
+
+    Args:
+        model_name: what clients call the model; by default the config's name for it, else the engine's.
+
+    Returns:
+        The app. `app.state.service.draining = True` makes it refuse new generation requests with 503.
+
+    Raises:
+        ConfigError: when the API keys in the config are malformed.
+    """
+    name = model_name or config.served_model_name or engine.model_name
+    service = Service(engine, config, name, Metrics(engine))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        engine.start()
+        yield
+        await engine.shutdown(0)
+
+    app = FastAPI(
+        title="mainstem", lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
+    app.state.service = service
+    app.add_middleware(ApiKeys, keys=parse_keys(config.api_key))
+    app.add_middleware(Boundary)
+    app.add_exception_handler(MainstemError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    for part in (chat, completions, system):
+        app.include_router(part.router(service))
+    return app
+
+
+async def _on_error(_: Request, error: Exception) -> Response:
+    reply = to_api_error(error)
+    if reply.code == "internal_error":
+        # The boundary logs it.
+        raise error
+    return reply.response()
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        message = f"There is no {request.method} {request.url.path[:200]} here; GET / lists what there is."
+        return ApiError(404, message, code="unknown_url").response()
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("allow", "")
+        message = f"{request.url.path} does not take {request.method}; use {allowed}."
+        return ApiError(405, message, code="method_not_allowed", headers=error.headers).response()
+    return ApiError(error.status_code, str(error.detail), headers=error.headers).response()
+
+
+async def _on_disconnect(_: Request, error: Exception) -> Response:
+    del error
+    return Response(status_code=CLIENT_CLOSED_REQUEST)

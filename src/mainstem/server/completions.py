@@ -1,0 +1,126 @@
+"""`POST /v1/completions`: OpenAI's plain completions, of texts or of token ids.
+
+Knows the fields that only plain completions have and the shape of their replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainstem.errors import InvalidRequest
+from mainstem.server.auth import tenant_of
+from mainstem.server.generation import Generation, Part
+from mainstem.server.logprobs import CompletionLogprobs
+from mainstem.server.prompts import Prompt, completion_prompts
+from mainstem.server.protocol import DEFAULT_COMPLETION_TOKENS, CompletionBody, sampling_params
+from mainstem.server.replies import Choice, ReplyShape, answer
+from mainstem.server.service import Service
+from mainstem.server.validation import read_body
+
+
+def router(service: Service) -> APIRouter:
+    """The route, bound to a service."""
+    routes = APIRouter()
+
+    @routes.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        service.check_open()
+        body = await read_body(request, CompletionBody)
+        service.check_model(body.model)
+        check_supported(body)
+        engine = service.engine
+        params = sampling_params(
+            body,
+            max_tokens=DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens,
+            logprobs=body.logprobs,
+            max_model_len=engine.max_model_len,
+            vocab_size=engine.tokenizer.vocab_size,
+        )
+        namespace = body.namespace(tenant_of(request))
+        prompts = await completion_prompts(service, body.prompt, params.n)
+        shape = CompletionShape(service, body, prompts, params.n)
+        generation = Generation(service, prompts, params, namespace=namespace, request_id=shape.id)
+        return await answer(request, generation, shape, stream=bool(body.stream), include_usage=body.include_usage)
+
+    return routes
+
+
+class CompletionShape(ReplyShape):
+    """Texts, and pieces of texts; both have the same shape."""
+
+    id_prefix = "cmpl"
+    object = "text_completion"
+    chunk_object = "text_completion"
+
+    def __init__(self, service: Service, body: CompletionBody, prompts: Sequence[Prompt], n: int) -> None:
+        super().__init__(service)
+        self._with_ids = bool(body.return_token_ids)
+        self._echo = bool(body.echo)
+        self._prompts = prompts
+        self._n = n
+        self._logprobs = [
+            None if body.logprobs is None else CompletionLogprobs(service.engine.tokenizer, body.logprobs)
+            for _ in range(len(prompts) * n)
+        ]
+
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        ids = {"token_ids": choice.token_ids, "prompt_token_ids": self._prompt_ids(choice.index)}
+        return {
+            "index": choice.index,
+            "text": self._echoed(choice.index) + choice.text,
+            "logprobs": self._logprobs_of(choice.index, choice.logprobs),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+            **(ids if self._with_ids else {}),
+        }
+
+    def chunks(self, part: Part) -> Iterator[dict[str, Any]]:
+        output = part.output
+        text = (self._echoed(part.choice) if part.first else "") + output.text
+        if text or output.logprobs or output.finish_reason or (self._with_ids and output.token_ids):
+            ids = {"token_ids": output.token_ids}
+            if part.first and self._with_ids:
+                ids["prompt_token_ids"] = self._prompt_ids(part.choice)
+            yield {
+                "index": part.choice,
+                "text": text,
+                "logprobs": self._logprobs_of(part.choice, output.logprobs),
+                "finish_reason": output.finish_reason,
+                "stop_reason": output.stop_reason,
+                **(ids if self._with_ids else {}),
+            }
+
+    def _logprobs_of(self, index: int, positions: Any) -> dict[str, Any] | None:
+        logprobs = self._logprobs[index]
+        return None if logprobs is None else logprobs.of(positions)
+
+    def _echoed(self, index: int) -> str:
+        if not self._echo:
+            return ""
+        prompt = self._prompts[index // self._n]
+        if prompt.text is not None:
+            return prompt.text
+        text: str = self.service.engine.tokenizer.decode(prompt.ids, skip_special_tokens=False)
+        return text
+
+    def _prompt_ids(self, index: int) -> tuple[int, ...]:
+        return tuple(self._prompts[index // self._n].ids.tolist())
+
+
+def check_supported(body: CompletionBody) -> None:
+    """Refuse what would silently do something other than what the client asked for.
+
+    Raises:
+        InvalidRequest: naming the field.
+    """
+    if body.suffix is not None:
+        raise InvalidRequest("suffix is not supported; leave it out", param="suffix")
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidRequest("best_of must equal n; choosing among more replies is not supported", param="best_of")
+    if body.echo and body.logprobs is not None:
+        raise InvalidRequest("echo with logprobs is not supported; ask for one of them", param="echo")

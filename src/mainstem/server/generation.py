@@ -1,0 +1,178 @@
+"""All replies of one HTTP request as a single stream: one engine request a prompt, merged as their tokens come.
+
+Knows how to start, count and give up the engine's requests. It does not know how a reply looks on the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from mainstem.server.errors import shutting_down
+
+if TYPE_CHECKING:
+    from mainstem.engine.outputs import RequestOutput, RequestUsage
+    from mainstem.params import SamplingParams
+    from mainstem.server.prompts import Prompt
+    from mainstem.server.service import Service
+
+T = TypeVar("T")
+
+
+class Part(NamedTuple):
+    """News of one choice. `choice` is prompt index x n + reply index; `first` marks the first news of that choice."""
+
+    choice: int
+    output: RequestOutput
+    first: bool
+
+
+class Usage(NamedTuple):
+    """Tokens of a whole HTTP request: each prompt counts once, whatever its number of replies."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+    def as_json(self, *, caching: bool) -> dict[str, Any]:
+        """OpenAI's `usage` object. With `caching`, what was not cached before has been written to the cache."""
+        written = self.prompt_tokens - self.cached_tokens if caching else 0
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {
+                "cached_tokens": self.cached_tokens,
+                "cache_write_tokens": written,
+                "audio_tokens": 0,
+            },
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
+        }
+
+
+class Generation:
+    """Iterate it for the parts; `aclose` it on every path, which aborts what still runs.
+
+    Iterating raises what the engine raises, and an ApiError (503) when the engine gave a reply up because it stops.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        prompts: Sequence[Prompt],
+        params: SamplingParams,
+        *,
+        namespace: tuple[str, ...],
+        request_id: str,
+    ) -> None:
+        self.prompts = prompts
+        self.params = params
+        self.num_choices = len(prompts) * params.n
+        self._timings = service.metrics.request_timings()
+        self._usages: dict[int, RequestUsage] = {}
+        self._first: list[Part] = []
+        streams = [
+            service.engine.generate(prompt.ids, params, namespace=namespace, request_id=f"{request_id}-{position}")
+            for position, prompt in enumerate(prompts)
+        ]
+        self._parts = self._count(merge(streams))
+
+    async def start(self) -> None:
+        """Wait for the first news, which a later iteration begins with. Errors of submission surface here."""
+        self._first = [await anext(self._parts)]
+
+    async def __aiter__(self) -> AsyncIterator[Part]:
+        for part in self._first:
+            yield part
+        async for part in self._parts:
+            yield part
+
+    async def aclose(self) -> None:
+        """Abort whatever still runs. Closing twice does nothing."""
+        await self._parts.aclose()
+
+    def usage(self) -> Usage:
+        """Counts so far; final once the iteration ended."""
+        n = self.params.n
+        prompt_tokens = cached_tokens = 0
+        for position, prompt in enumerate(self.prompts):
+            replies = [self._usages[choice] for choice in self._choices(position) if choice in self._usages]
+            prefilled = sum(reply.prefilled_tokens for reply in replies)
+            prompt_tokens += len(prompt.ids)
+            # A reply that was preempted prefilled some tokens twice.
+            cached_tokens += max(0, len(prompt.ids) - prefilled) if len(replies) == n else 0
+        return Usage(prompt_tokens, cached_tokens, sum(usage.completion_tokens for usage in self._usages.values()))
+
+    def cached_header(self) -> str | None:
+        """`cached/prompt` tokens for the response header; None while a prompt's share is unknown."""
+        if len(self._usages) == self.num_choices:
+            usage = self.usage()
+            return f"{usage.cached_tokens}/{usage.prompt_tokens}"
+        if len(self.prompts) == 1 and self._usages:
+            usage_of_first = next(iter(self._usages.values()))
+            return f"{usage_of_first.cached_tokens}/{usage_of_first.prompt_tokens}"
+        return None
+
+    def _choices(self, position: int) -> range:
+        return range(position * self.params.n, (position + 1) * self.params.n)
+
+    async def _count(self, outputs: AsyncGenerator[tuple[int, RequestOutput]]) -> AsyncGenerator[Part]:
+        try:
+            async for position, output in outputs:
+                if output.finish_reason == "abort":
+                    raise shutting_down()
+                choice = position * self.params.n + output.index
+                first = choice not in self._usages
+                self._usages[choice] = output.usage
+                self._timings.observe(choice, output)
+                yield Part(choice, output, first)
+        finally:
+            await outputs.aclose()
+
+
+async def merge(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[int, T]]:
+    """The items of several generators, each with the position of its generator, as they come.
+
+    The first error of any of them ends the whole. All of them are closed when this one is.
+    """
+    if len(streams) == 1:
+        # The common case needs no queue between the engine and the client.
+        try:
+            async for item in streams[0]:
+                yield 0, item
+        finally:
+            await streams[0].aclose()
+        return
+    queue: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
+
+    async def pump(position: int, stream: AsyncGenerator[T]) -> None:
+        try:
+            async for item in stream:
+                queue.put_nowait((position, item))
+            queue.put_nowait(None)
+        except Exception as error:
+            queue.put_nowait(error)
+        finally:
+            await stream.aclose()
+
+    tasks = [asyncio.create_task(pump(position, stream)) for position, stream in enumerate(streams)]
+    try:
+        running = len(tasks)
+        while running:
+            news = await queue.get()
+            if news is None:
+                running -= 1
+            elif isinstance(news, Exception):
+                raise news
+            else:
+                yield news
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -1,0 +1,129 @@
+"""Prometheus metrics under vLLM's names with our prefix, so that dashboards made for it need one replacement.
+
+Gauges and totals are read from the engine at each scrape; times are observed here as replies pass. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from mainstem.engine import AsyncEngine
+    from mainstem.engine.outputs import RequestOutput
+
+_TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+_TOKEN_BUCKETS = (0.005, 0.01, 0.015, 0.02, 0.025, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
+_E2E_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 20, 30, 60, 120, 240, 480, 960)
+
+
+class Metrics:
+    """All metrics of one app, in a registry of its own."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_EngineCollector(engine))
+        self.ttft = Histogram(
+            "mainstem_time_to_first_token_seconds",
+            "Seconds from a request's arrival to its first token.",
+            buckets=_TTFT_BUCKETS,
+            registry=self.registry,
+        )
+        self.inter_token = Histogram(
+            "mainstem_inter_token_latency_seconds",
+            "Seconds between two tokens of a reply.",
+            buckets=_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self.e2e = Histogram(
+            "mainstem_e2e_request_latency_seconds",
+            "Seconds from a request's arrival to the last token of a reply.",
+            buckets=_E2E_BUCKETS,
+            registry=self.registry,
+        )
+        self.success = Counter(
+            "mainstem_request_success",
+            "Replies that ended of themselves, by how.",
+            labelnames=("finished_reason",),
+            registry=self.registry,
+        )
+        for reason in ("stop", "length"):
+            self.success.labels(reason)
+
+    def request_timings(self) -> RequestTimings:
+        """An observer for one HTTP request that arrives now."""
+        return RequestTimings(self)
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)
+
+
+class RequestTimings:
+    """Observes the outputs of one HTTP request."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._arrived = time.perf_counter()
+        self._last_at: dict[int, float] = {}
+
+    def observe(self, choice: int, output: RequestOutput) -> None:
+        """Count what is new about a choice."""
+        last_at = self._last_at.get(choice)
+        if output.token_ids:
+            if last_at is None:
+                self._metrics.ttft.observe(output.at - self._arrived)
+            else:
+                # Tokens that came together share the time since the ones before.
+                for _ in output.token_ids:
+                    self._metrics.inter_token.observe((output.at - last_at) / len(output.token_ids))
+            self._last_at[choice] = output.at
+        if output.finish_reason is not None:
+            self._metrics.e2e.observe(output.at - self._arrived)
+            self._metrics.success.labels(output.finish_reason).inc()
+
+
+class _EngineCollector(Collector):
+    """Reads one consistent snapshot of the engine at each scrape."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    def describe(self) -> list[Metric]:
+        # Registering must not ask an engine that has not started yet.
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._engine.stats()
+        cache = stats.cache
+        for name, help, total in (
+            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", cache.query_tokens),
+            ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", cache.hit_tokens),
+            ("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens),
+            ("prefilled_tokens", "Prompt tokens that had to be computed.", stats.prefilled_tokens),
+            ("generation_tokens", "Tokens generated.", stats.generated_tokens),
+            ("num_preemptions", "Times a running request gave up its memory to another.", stats.preemptions),
+            (
+                "requests_aborted",
+                "Requests given up by their clients or at shutdown.",
+                stats.requests_aborted,
+            ),
+        ):
+            yield CounterMetricFamily(f"mainstem_{name}", help, value=total)
+        yield GaugeMetricFamily("mainstem_num_requests_running", "Requests being computed.", value=stats.running)
+        yield GaugeMetricFamily("mainstem_num_requests_waiting", "Requests in the queue.", value=stats.waiting)
+        yield GaugeMetricFamily(
+            "mainstem_kv_cache_usage_perc",
+            "Share of the KV pool that running requests hold; 1 is all.",
+            value=cache.protected / cache.capacity,
+        )
+        slots = GaugeMetricFamily("mainstem_kv_slots", "Token slots of the KV pool, by state.", labels=["state"])
+        slots.add_metric(["free"], cache.free)
+        slots.add_metric(["evictable"], cache.evictable)
+        slots.add_metric(["protected"], cache.protected)
+        yield slots

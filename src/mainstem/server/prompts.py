@@ -1,0 +1,167 @@
+"""From the prompt fields of a request to token ids: text, chat messages, or ids that the client made itself.
+
+Long texts are tokenized in a worker thread, so that running streams go on meanwhile. It knows nothing of replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from mainstem.errors import InvalidRequest
+from mainstem.server.errors import ApiError
+
+if TYPE_CHECKING:
+    from mainstem.server.service import Service
+    from mainstem.tokens import Tokenizer
+
+TokenArray: TypeAlias = npt.NDArray[np.int32]
+T = TypeVar("T")
+
+MAX_SEQUENCES = 128
+THREAD_CHARACTERS = 20_000
+# No prompt that fits has more characters a token than this; tokenizing one that has would only cost memory.
+MAX_CHARACTERS_PER_TOKEN = 64
+MIN_CHARACTER_LIMIT = 200_000
+
+
+class Prompt(NamedTuple):
+    """One prompt: its token ids (int32, at least one), and its text where the client sent text."""
+
+    ids: TokenArray
+    text: str | None
+
+
+async def completion_prompts(service: Service, value: Any, n: int) -> list[Prompt]:
+    """The prompts in the `prompt` field of a plain completion: a string, a list of strings, ids, or lists of ids.
+
+    Args:
+        n: replies asked for per prompt; prompts times n must not exceed MAX_SEQUENCES.
+
+    Raises:
+        InvalidRequest: when it is none of these, is empty, or has an id that the model does not know.
+        ApiError: when a text is far too long for the model.
+    """
+    entries = _entries(value)
+    if len(entries) * n > MAX_SEQUENCES:
+        raise InvalidRequest(
+            f"{len(entries)} prompts with n={n} make {len(entries) * n} replies; at most {MAX_SEQUENCES} are allowed",
+            param="prompt",
+        )
+    prompts = []
+    for name, entry in entries:
+        if isinstance(entry, str):
+            prompts.append(await _text_prompt(service, name, entry))
+        else:
+            prompts.append(Prompt(token_ids(entry, service.engine.tokenizer.vocab_size, name), None))
+    return prompts
+
+
+async def encode_text(service: Service, text: str, *, add_special_tokens: bool, param: str) -> TokenArray:
+    """Token ids of a text, as a plain completion's prompt or (without special tokens) as it is."""
+    _check_characters(service, len(text), param)
+    tokenizer = service.engine.tokenizer
+    encode = tokenizer.encode_prompt if add_special_tokens else tokenizer.encode
+    return await _off_loop(len(text), lambda: encode(text))
+
+
+async def encode_chat(
+    service: Service,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None,
+    add_generation_prompt: bool = True,
+) -> TokenArray:
+    """Token ids of a conversation, rendered with the model's chat template.
+
+    Raises:
+        InvalidRequest: when there is no message, or one that the template cannot render.
+        ApiError: when the conversation is far too long for the model.
+    """
+    if not messages:
+        raise InvalidRequest("messages must have at least one message", param="messages")
+    characters = _characters(messages) + _characters(tools or ())
+    _check_characters(service, characters, "messages")
+    tokenizer: Tokenizer = service.engine.tokenizer
+    return await _off_loop(
+        characters,
+        lambda: tokenizer.encode_chat(messages, tools=tools, add_generation_prompt=add_generation_prompt),
+    )
+
+
+def token_ids(value: Any, vocab_size: int, name: str) -> TokenArray:
+    """A JSON list of token ids as int32 array; `name` is how errors call it.
+
+    Raises:
+        InvalidRequest: when the list is empty, or an entry is no id of the model.
+    """
+    if not isinstance(value, list) or set(map(type, value)) - {int}:
+        raise InvalidRequest(f"{name} must be a list of token ids (integers)", param=name)
+    if not value:
+        raise InvalidRequest(f"{name} must have at least one token", param=name)
+    if min(value) < 0 or max(value) >= vocab_size:
+        raise InvalidRequest(
+            f"{name} has token ids outside this model's vocabulary (0 to {vocab_size - 1})", param=name
+        )
+    return np.array(value, dtype=np.int32)
+
+
+def _entries(value: Any) -> list[tuple[str, Any]]:
+    """The prompts of the field, each with the name that errors give it."""
+    if isinstance(value, str):
+        return [("prompt", value)]
+    if not isinstance(value, list):
+        raise InvalidRequest("prompt must be a string, a list of strings, or token ids", param="prompt")
+    if not value:
+        raise InvalidRequest("prompt must not be an empty list", param="prompt")
+    if isinstance(value[0], str | list):
+        for position, entry in enumerate(value):
+            if not isinstance(entry, type(value[0])):
+                raise InvalidRequest("prompt must not mix strings and lists of token ids", param=f"prompt[{position}]")
+        return [(f"prompt[{position}]", entry) for position, entry in enumerate(value)]
+    return [("prompt", value)]
+
+
+async def _text_prompt(service: Service, name: str, text: str) -> Prompt:
+    ids = await encode_text(service, text, add_special_tokens=True, param=name)
+    if not len(ids):
+        raise InvalidRequest(f"{name} is empty; this model needs at least one token to continue", param=name)
+    return Prompt(ids, text)
+
+
+def _check_characters(service: Service, characters: int, param: str) -> None:
+    limit = max(MIN_CHARACTER_LIMIT, MAX_CHARACTERS_PER_TOKEN * service.engine.max_model_len)
+    if characters > limit:
+        raise ApiError(
+            400,
+            f"This model serves at most {service.engine.max_model_len} tokens (prompt and reply together), but the "
+            f"prompt has {characters} characters, which cannot fit. Shorten the prompt.",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+async def _off_loop(characters: int, work: Callable[[], T]) -> T:
+    return await asyncio.to_thread(work) if characters > THREAD_CHARACTERS else work()
+
+
+def _characters(value: Any) -> int:
+    """Characters of all strings within a JSON value, keys included."""
+    return sum(len(text) for text in _strings(value))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, Mapping):
+            pending.extend(item)
+            pending.extend(item.values())
+        elif isinstance(item, Sequence):
+            pending.extend(item)

@@ -1,0 +1,139 @@
+"""How a generation becomes an HTTP reply, whole or as a stream, for any shape of reply.
+
+`chat` and `completions` say what the shape is; this module knows the order of things: headers only once the first token
+is there, so that refusals have their proper status and the cache's share is known.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from mainstem.server.generation import Generation, Part, Usage
+from mainstem.server.streaming import ClientGone, EventStream, event, until_disconnect
+
+if TYPE_CHECKING:
+    from mainstem.engine.outputs import FinishReason, PositionLogprobs
+    from mainstem.server.service import Service
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+class Choice:
+    """One choice of a reply that is not streamed, as far as it has come."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.logprobs: list[PositionLogprobs] = []
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: str | int | None = None
+
+    def add(self, part: Part) -> None:
+        """Take in what is new."""
+        output = part.output
+        self.text += output.text
+        self.token_ids += output.token_ids
+        self.logprobs += output.logprobs
+        self.finish_reason = output.finish_reason
+        self.stop_reason = output.stop_reason
+
+
+class ReplyShape(ABC):
+    """What a reply looks like: `choice` for one that is sent whole, `chunks` for one that is streamed.
+
+    Attributes:
+        id: the reply's id, which also names the request in the engine.
+        object: the `object` field of a whole reply.
+        chunk_object: the `object` field of a chunk.
+    """
+
+    id_prefix: str
+    object: str
+    chunk_object: str
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.id = f"{self.id_prefix}-{uuid.uuid4().hex}"
+        self.created = int(time.time())
+
+    @abstractmethod
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        """The object in `choices` of a whole reply."""
+
+    @abstractmethod
+    def chunks(self, part: Part) -> Iterator[dict[str, Any]]:
+        """The objects to stream, each as the only one in a chunk's `choices`; none when there is nothing to say yet."""
+
+    def whole(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+        """A reply sent whole."""
+        return {**self._head(self.object), "choices": choices, "usage": usage}
+
+    def chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """One chunk of a stream."""
+        return {**self._head(self.chunk_object), "choices": choices}
+
+    def usage(self, usage: Usage) -> dict[str, Any]:
+        """The usage object, which says what the prefix cache did."""
+        return usage.as_json(caching=self.service.engine.config.prefix_cache != "none")
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.service.model_name,
+            "system_fingerprint": None,
+            "service_tier": None,
+        }
+
+
+async def answer(
+    request: Request, generation: Generation, shape: ReplyShape, *, stream: bool, include_usage: bool
+) -> Response:
+    """Run the generation and make the reply; the generation is closed on every path."""
+    streaming = False
+    try:
+        if stream:
+            await until_disconnect(request.receive, generation.start())
+            streaming = True
+            return EventStream(
+                _events(generation, shape, include_usage), close=generation.aclose, headers=_headers(generation)
+            )
+        choices = await until_disconnect(request.receive, _collect(generation))
+        body = shape.whole([shape.choice(choice) for choice in choices], shape.usage(generation.usage()))
+        return JSONResponse(body, headers=_headers(generation))
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    finally:
+        if not streaming:
+            await generation.aclose()
+
+
+def _headers(generation: Generation) -> dict[str, str]:
+    cached = generation.cached_header()
+    return {} if cached is None else {"x-cached-tokens": cached}
+
+
+async def _collect(generation: Generation) -> list[Choice]:
+    choices = [Choice(index) for index in range(generation.num_choices)]
+    async for part in generation:
+        choices[part.choice].add(part)
+    return choices
+
+
+async def _events(generation: Generation, shape: ReplyShape, include_usage: bool) -> AsyncGenerator[bytes]:
+    # With usage asked for, every chunk has the field, null until the last.
+    without_usage = {"usage": None} if include_usage else {}
+    async for part in generation:
+        for choice in shape.chunks(part):
+            yield event({**shape.chunk([choice]), **without_usage})
+    if include_usage:
+        yield event({**shape.chunk([]), "usage": shape.usage(generation.usage())})

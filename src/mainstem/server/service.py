@@ -1,0 +1,49 @@
+"""What every route of one app shares: the engine, the model's name, the metrics, and whether we are shutting down."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mainstem.errors import ModelNotFound
+from mainstem.server.errors import shutting_down
+
+if TYPE_CHECKING:
+    from mainstem.config import ServerConfig
+    from mainstem.engine import AsyncEngine
+    from mainstem.server.metrics import Metrics
+
+
+@dataclass
+class Service:
+    """The state of one app. There is no other: two apps in one process share nothing.
+
+    Attributes:
+        model_name: the one model name that clients may use.
+        created: Unix time at which the app was made, reported as the model's.
+        draining: set once the server was told to stop; new generation requests are then refused.
+    """
+
+    engine: AsyncEngine
+    config: ServerConfig
+    model_name: str
+    metrics: Metrics
+    created: int = field(default_factory=lambda: int(time.time()))
+    draining: bool = False
+
+    def check_model(self, name: str | None) -> None:
+        """Accept the served name, or none at all.
+
+        Raises:
+            ModelNotFound: for any other name.
+        """
+        if name is not None and name != self.model_name:
+            raise ModelNotFound(
+                f"The model '{name[:100]}' does not exist here; this server serves '{self.model_name}'.", param="model"
+            )
+
+    def check_open(self) -> None:
+        """Raise the 503 of a stopping server, if it is one."""
+        if self.draining:
+            raise shutting_down()

@@ -1,0 +1,107 @@
+"""The routes around generation: models, health, metrics, tokenizing, resetting the cache, and a page for browsers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from mainstem.errors import InvalidRequest
+from mainstem.server.chat import check_tools
+from mainstem.server.index import index_page
+from mainstem.server.prompts import encode_chat, encode_text, token_ids
+from mainstem.server.service import Service
+from mainstem.server.validation import Body, read_body
+
+
+class TokenizeBody(Body):
+    """Body of `POST /tokenize`: either a text or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+
+
+class DetokenizeBody(Body):
+    """Body of `POST /detokenize`."""
+
+    model: str | None = None
+    tokens: Any
+
+
+def router(service: Service) -> APIRouter:
+    """The routes, bound to a service."""
+    routes = APIRouter()
+
+    @routes.get("/")
+    async def index(request: Request) -> Response:
+        return HTMLResponse(index_page(service, str(request.base_url).rstrip("/")))
+
+    @routes.get("/health")
+    async def health() -> Response:
+        service.check_open()
+        return JSONResponse({"status": "ok"})
+
+    @routes.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    @routes.get("/v1/models")
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": [_model(service)]})
+
+    @routes.get("/v1/models/{model_id:path}")
+    async def model(model_id: str) -> Response:
+        service.check_model(model_id)
+        return JSONResponse(_model(service))
+
+    @routes.post("/tokenize")
+    async def tokenize(request: Request) -> Response:
+        body = await read_body(request, TokenizeBody)
+        service.check_model(body.model)
+        tokens = (await _tokenize(service, body)).tolist()
+        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len})
+
+    @routes.post("/detokenize")
+    async def detokenize(request: Request) -> Response:
+        body = await read_body(request, DetokenizeBody)
+        service.check_model(body.model)
+        tokenizer = service.engine.tokenizer
+        if body.tokens == []:
+            return JSONResponse({"prompt": ""})
+        ids = token_ids(body.tokens, tokenizer.vocab_size, "tokens")
+        return JSONResponse({"prompt": tokenizer.decode(ids, skip_special_tokens=False)})
+
+    @routes.post("/cache/reset")
+    async def cache_reset() -> Response:
+        return JSONResponse({"dropped_tokens": await service.engine.reset_cache()})
+
+    return routes
+
+
+async def _tokenize(service: Service, body: TokenizeBody) -> Any:
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("give either prompt or messages", param="prompt")
+    if body.messages is None:
+        special = body.add_special_tokens is not False
+        return await encode_text(service, body.prompt or "", add_special_tokens=special, param="prompt")
+    check_tools(body.tools)
+    return await encode_chat(
+        service, body.messages, tools=body.tools, add_generation_prompt=body.add_generation_prompt is not False
+    )
+
+
+def _model(service: Service) -> dict[str, Any]:
+    return {
+        "id": service.model_name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "mainstem",
+        "max_model_len": service.engine.max_model_len,
+    }

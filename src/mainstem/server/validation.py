@@ -1,0 +1,133 @@
+"""Turns a request's bytes into a checked object, and what is wrong with it into one plain sentence.
+
+Knows JSON, sizes and types. It does not know what any field means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, from_json
+from starlette.requests import Request
+
+from mainstem.server.errors import ApiError
+
+MAX_BODY_BYTES = 32 * 2**20
+
+
+class Body(BaseModel):
+    """Base of request bodies: unknown fields are ignored, and no type is converted into another (true is not 1)."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+BodyT = TypeVar("BodyT", bound=Body)
+
+
+async def read_body(request: Request, kind: type[BodyT], *, limit: int = MAX_BODY_BYTES) -> BodyT:
+    """Read and check the body of a request.
+
+    Raises:
+        ApiError: 413 when it is longer than `limit` bytes, 415 when it is not declared as JSON, 400 when it is not JSON
+            or has a wrong field.
+        ClientDisconnect: when the client goes away before the body is complete.
+    """
+    _check_content_type(request)
+    raw = await _read_bytes(request, limit)
+    try:
+        value = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, f"The body must be a JSON object, but it is {_name_of(value)}.", code="invalid_json")
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ApiError(400, _sentence(first), param=field_path(first["loc"]), code=_code(first)) from None
+
+
+def field_path(loc: Sequence[int | str]) -> str:
+    """`("messages", 0, "role")` as `messages[0].role`."""
+    path = ""
+    for step in loc:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
+
+
+def _check_content_type(request: Request) -> None:
+    # A browser may send any other type across origins without asking first, so a page could use a local server unasked.
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        found = f"'{media_type}'" if media_type else "no content-type"
+        raise ApiError(
+            415,
+            f"The body must be sent with the header 'content-type: application/json', but the request has {found}.",
+            code="unsupported_media_type",
+        )
+
+
+async def _read_bytes(request: Request, limit: int) -> bytearray:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise _too_large(limit)
+    raw = bytearray()
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > limit:
+            raise _too_large(limit)
+    return raw
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(
+        413,
+        f"The body is larger than {limit // 2**20} MiB, the most this server reads.",
+        code="body_too_large",
+        headers={"connection": "close"},
+    )
+
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
+
+
+def _sentence(error: ErrorDetails) -> str:
+    path = field_path(error["loc"])
+    if error["type"] == "missing":
+        return f"'{path}' is required."
+    if expected := _EXPECTED.get(error["type"]):
+        return f"'{path}' must be {expected}, but it is {_name_of(error['input'])}."
+    return f"'{path}' is not valid: {error['msg']}."
+
+
+def _code(error: ErrorDetails) -> str:
+    return "missing_required_parameter" if error["type"] == "missing" else "invalid_type"
+
+
+def _name_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value) if abs(value) < 10**15 else "a number too large to use"
+        case float():
+            return f"{value:g}"
+        case str():
+            return f"the string '{value}'" if len(value) <= 40 else "a string"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
