@@ -56,6 +56,8 @@ class EngineConfig:
         "radix", "radix keeps computed tokens in a radix tree; none computes every prompt from scratch", choices=("radix", "none")
     )
 
+    cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
+
     def __post_init__(self) -> None:
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ConfigError(f"memory_utilization must be above 0 and at most 1, got {self.memory_utilization}")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mainstem.pages import Run
+from mainstem.pages.table import Run
 
 # A segment shorter than this per row costs more as a call of its own than gathered with the row's other short runs.
 SHORT_RUN = 256

@@ -1,1 +1,31 @@
-"""engine layer."""
+"""The step loop, and the engine as a library: `LLM` for a script, `AsyncEngine` for a server."""
+
+from mainstem.engine.async_engine import AsyncEngine
+from mainstem.engine.budget import MemoryBudget
+from mainstem.engine.build import build_engine
+from mainstem.engine.core import EngineCore
+from mainstem.engine.llm import LLM, Generation, ReplyResult
+from mainstem.engine.outputs import (
+    EngineStats,
+    FinishReason,
+    PositionLogprobs,
+    RequestOutput,
+    RequestUsage,
+    TokenLogprob,
+)
+
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "EngineCore",
+    "EngineStats",
+    "FinishReason",
+    "Generation",
+    "MemoryBudget",
+    "PositionLogprobs",
+    "ReplyResult",
+    "RequestOutput",
+    "RequestUsage",
+    "TokenLogprob",
+    "build_engine",
+]

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from mainstem.model.logprobs import PositionLogprobs, TokenLogprob
 from mainstem.tree import CacheStats
 
+__all__ = ["EngineStats", "FinishReason", "PositionLogprobs", "RequestOutput", "RequestUsage", "TokenLogprob"]
+
 FinishReason = Literal["stop", "length", "abort"]
-
-
-class TokenLogprob(NamedTuple):
-    """One token and the natural logarithm of the probability that the model gave it, before temperature and penalties."""
-
-    token_id: int
-    logprob: float
-
-
-class PositionLogprobs(NamedTuple):
-    """The token taken at one position, and the most likely ones there, most likely first."""
-
-    chosen: TokenLogprob
-    top: tuple[TokenLogprob, ...]
 
 
 class RequestUsage(NamedTuple):
@@ -71,7 +60,13 @@ class RequestOutput(NamedTuple):
 
 
 class EngineStats(NamedTuple):
-    """A consistent snapshot of the engine between two steps; token counts are totals since start."""
+    """A snapshot of the engine between two steps; token counts are totals since start.
+
+    Attributes:
+        prompt_tokens: in prompts, counted once, when a request is first admitted.
+        cached_tokens: of these, found in the prefix cache or taken from a request that was computing them.
+        prefilled_tokens: prompt tokens computed, those computed again after a preemption included.
+    """
 
     cache: CacheStats
     running: int

@@ -64,23 +64,24 @@ class ModelRunner:
     Args:
         loaded: the model, on its device, in its dtype; its linear layers are prepacked where that is possible.
         num_slots: size of the pool in tokens.
+        device: where the model is.
     """
 
-    def __init__(self, loaded: LoadedModel, num_slots: int) -> None:
+    def __init__(self, loaded: LoadedModel, num_slots: int, device: torch.device) -> None:
         self.shape = loaded.shape
-        self.device = loaded.device
+        self.device = device
         self._module = loaded.module
         self._module.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
-        if can_prepack(loaded.dtype, loaded.device):
+        if can_prepack(loaded.shape.dtype, device):
             prepack_linears(self._module)
-        self._kernel = kernel_for(loaded.device)
+        self._kernel = kernel_for(device)
         self.pool = KVPool(
             num_layers=loaded.shape.num_layers,
             num_slots=num_slots,
             num_kv_heads=loaded.shape.num_kv_heads,
             head_dim=loaded.shape.head_dim,
-            dtype=loaded.dtype,
-            device=loaded.device,
+            dtype=loaded.shape.dtype,
+            device=device,
         )
 
     @torch.inference_mode()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mainstem.pages import PageTable
+from mainstem.pages.table import PageTable
 from mainstem.params import SamplingParams
 
 TokenArray = npt.NDArray[np.int32]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import NamedTuple
 
@@ -50,6 +51,16 @@ class SchedulerOutput(NamedTuple):
     sources: list[LogitSource]
 
 
+@dataclass(slots=True)
+class SchedulerCounts:
+    """Totals since the start; prompt and cached tokens are counted once a request, at its first admission."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefilled_tokens: int = 0
+    preemptions: int = 0
+
+
 class _Donor(NamedTuple):
     """A running request that computes what another one needs, and up to where they agree."""
 
@@ -85,20 +96,28 @@ class Scheduler:
         self.max_model_len = min(max_model_len, cache.stats().capacity + 1)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self.num_preemptions = 0
+        self.counts = SchedulerCounts()
         self._clock = clock
         self._orders = count()
 
     # -- arrival and departure ------------------------------------------------------------------------------------
 
+    def check_length(self, num_prompt: int) -> None:
+        """Refuse a prompt that could not run even alone. Safe to call from any thread.
+
+        Raises:
+            PromptTooLong: when it leaves no room for one token of reply.
+        """
+        if num_prompt >= self.max_model_len:
+            raise PromptTooLong(num_prompt, self.max_model_len)
+
     def add(self, request: Request) -> None:
         """Queue a request; nothing is reserved for it.
 
         Raises:
-            PromptTooLong: when it could not run even alone.
+            PromptTooLong: see `check_length`.
         """
-        if request.num_prompt >= self.max_model_len:
-            raise PromptTooLong(request.num_prompt, self.max_model_len)
+        self.check_length(request.num_prompt)
         request.max_tokens = min(request.max_tokens, self.max_model_len - request.num_prompt)
         request.order = next(self._orders)
         self.waiting.append(request)
@@ -132,7 +151,9 @@ class Scheduler:
         """The step has run: its tokens are computed, and prefilled ones enter the prefix cache."""
         for request, start, num_tokens in output.scheduled:
             request.num_computed = start + num_tokens
-            request.num_prefilled += max(0, min(request.num_computed, request.num_prompt) - start)
+            prefilled = max(0, min(request.num_computed, request.num_prompt) - start)
+            request.num_prefilled += prefilled
+            self.counts.prefilled_tokens += prefilled
             if num_tokens > 1 or start < request.num_prompt or request.num_borrowed:
                 self._store(request)
         for request, _, _ in output.sources:
@@ -243,6 +264,8 @@ class Scheduler:
         if request.admitted_at is None:
             request.admitted_at = self._clock()
             request.num_cached = request.num_computed
+            self.counts.prompt_tokens += request.num_prompt
+            self.counts.cached_tokens += request.num_cached
         request.common_lengths.clear()
         self.waiting.remove(request)
         request.state = RequestState.RUNNING
@@ -284,7 +307,7 @@ class Scheduler:
         self._release(request)
         request.state = RequestState.WAITING
         request.num_preemptions += 1
-        self.num_preemptions += 1
+        self.counts.preemptions += 1
         insort(self.waiting, request, key=lambda r: r.order)
 
     def _store(self, request: Request) -> None:

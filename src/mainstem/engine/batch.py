@@ -1,0 +1,67 @@
+"""Turns a step's schedule into the packed batch that the model runner computes.
+
+Single-token rows come first, ordered so that rows with a common prefix are neighbours; then the chunks of prefill.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from mainstem.attention import ChunkPlan, StepPlan, plan_decode, sharing_order
+from mainstem.model import StepBatch
+from mainstem.scheduler import ScheduledTokens, SchedulerOutput
+
+
+class PackedStep(NamedTuple):
+    """A batch, and for each of the schedule's logit sources the row of the logits that it samples from."""
+
+    batch: StepBatch
+    source_rows: list[int]
+
+
+def pack(output: SchedulerOutput, *, cascade: bool = True) -> PackedStep:
+    """Pack a schedule that is not empty. With `cascade` false, shared prefixes are read once a row."""
+    singles = [entry for entry, scheduled in enumerate(output.scheduled) if scheduled.count == 1]
+    single_runs = [_request_runs(output.scheduled[entry]) for entry in singles]
+    order = sharing_order(single_runs) if cascade else list(range(len(singles)))
+    chunks = [entry for entry, scheduled in enumerate(output.scheduled) if scheduled.count > 1]
+    entries = [singles[i] for i in order] + chunks
+
+    first_row: dict[int, int] = {}
+    tokens, positions, slots = [], [], []
+    chunk_plans = []
+    row = 0
+    for entry in entries:
+        request, start, count = output.scheduled[entry]
+        end = start + count
+        first_row[entry] = row
+        tokens.append(request.tokens.array[start:end])
+        positions.append(np.arange(start, end))
+        slots.append(request.table.slots[start:end])
+        if count > 1:
+            chunk_plans.append(ChunkPlan(row, row + count, tuple(request.table.runs(start))))
+        row += count
+
+    rows = [first_row[entry] + position - output.scheduled[entry].start for _, entry, position in output.sources]
+    logit_rows = sorted(set(rows))
+    index_of = {packed: index for index, packed in enumerate(logit_rows)}
+    decode = plan_decode([single_runs[i] for i in order], cascade=cascade) if singles else None
+    batch = StepBatch(
+        token_ids=_int64(tokens),
+        positions=_int64(positions),
+        slot_mapping=_int64(slots),
+        logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+        plan=StepPlan(decode, tuple(chunk_plans)),
+    )
+    return PackedStep(batch, [index_of[packed] for packed in rows])
+
+
+def _request_runs(scheduled: ScheduledTokens) -> list[tuple[int, int]]:
+    return scheduled.request.table.runs(scheduled.start + scheduled.count)
+
+
+def _int64(parts: list[np.ndarray]) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate(parts).astype(np.int64))

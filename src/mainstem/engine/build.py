@@ -1,0 +1,78 @@
+"""Puts an engine together from its settings: model, memory, cache, scheduler."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from mainstem.config import EngineConfig
+from mainstem.engine.budget import MemoryBudget, plan_memory
+from mainstem.engine.core import EngineCore
+from mainstem.errors import ConfigError
+from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
+from mainstem.scheduler import Scheduler
+from mainstem.tokens import Tokenizer
+from mainstem.tree import NoPrefixCache, PrefixCache, RadixCache
+
+CACHES: dict[str, type[PrefixCache]] = {"radix": RadixCache, "none": NoPrefixCache}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class BuiltEngine(NamedTuple):
+    """An engine that is ready to step, the name of its model and where its memory goes."""
+
+    core: EngineCore
+    model_name: str
+    budget: MemoryBudget
+
+
+def build_engine(config: EngineConfig, progress: Progress = no_progress) -> BuiltEngine:
+    """Load the model and give it a KV pool. Takes seconds, minutes if the model must be fetched first.
+
+    Raises:
+        ModelLoadError: when the model cannot be had.
+        ConfigError: when a setting does not fit the model or the machine.
+    """
+    device = _device(config.device)
+    files = resolve_model(config.model, progress)
+    progress("loading the model", 0, None)
+    tokenizer = Tokenizer.load(files.folder)
+    loaded = load_model(files.folder, dtype=_dtype(config.dtype, device), device=device)
+    budget = plan_memory(config, loaded.shape, device)
+    runner = ModelRunner(loaded, budget.pool_tokens, device)
+    cache = CACHES[config.prefix_cache](budget.pool_tokens)
+    scheduler = Scheduler(
+        cache,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=_max_model_len(config, loaded.shape.max_position),
+    )
+    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade)
+    return BuiltEngine(core, files.name, budget)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device '{name}' cannot be used: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """The number type to load weights in; None means the model's own."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else None
+    return _DTYPES[name]
+
+
+def _max_model_len(config: EngineConfig, max_position: int) -> int:
+    if config.max_model_len is None:
+        return max_position
+    if config.max_model_len > max_position:
+        raise ConfigError(f"max_model_len {config.max_model_len} is more than the model's context of {max_position}")
+    return config.max_model_len

@@ -1,0 +1,119 @@
+"""One reply while it is generated: its text, its end, and what the caller is told.
+
+It turns sampled tokens into text and decides when the reply is over. It knows nothing of slots and tensors.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from mainstem.engine.outputs import FinishReason, PositionLogprobs, RequestOutput, RequestUsage
+from mainstem.errors import MainstemError
+from mainstem.model import SampleRow
+from mainstem.scheduler import Request
+from mainstem.tokens import StopStrings, Tokenizer
+
+Sink = Callable[[RequestOutput | MainstemError], None]
+"""Where a reply's outputs go; an error is the last thing a sink is given."""
+
+
+class Reply:
+    """The `index`-th reply to a prompt.
+
+    Args:
+        request: what the scheduler runs.
+        index: which of the caller's `n` replies.
+        tokenizer: of the model.
+        sink: called with every output, from the engine's thread.
+    """
+
+    def __init__(self, request: Request, index: int, tokenizer: Tokenizer, sink: Sink) -> None:
+        params = request.params
+        self.request = request
+        self.index = index
+        self.sink = sink
+        self.finish_reason: FinishReason | None = None
+        base_seed = secrets.randbits(63) if params.seed is None else params.seed
+        # Replies of one request differ, and each is the same in every run.
+        self.seed = (base_seed + index) % 2**64
+        self._stream = tokenizer.stream(continuation=True)
+        self._stops = StopStrings(params.stop) if params.stop else None
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._end_ids = frozenset() if params.ignore_eos else tokenizer.eos_token_ids
+        self._first_token_at: float | None = None
+
+    def sample_row(self, logits_row: int) -> SampleRow:
+        """How the next token is drawn from a row of the step's logits."""
+        request = self.request
+        return SampleRow(
+            params=request.params,
+            logits_row=logits_row,
+            prompt_ids=request.tokens.array[: request.num_prompt],
+            output_ids=request.tokens.array[request.num_prompt :],
+            seed=self.seed,
+        )
+
+    def push(self, token: int, logprobs: PositionLogprobs | None, at: float) -> RequestOutput:
+        """Take the next sampled token; the output says whether it was the last."""
+        request = self.request
+        if self._first_token_at is None:
+            self._first_token_at = at
+        request.tokens.append(token)
+        text, reason, stop_reason = "", None, None
+        if token in self._end_ids:
+            reason = "stop"
+        elif token in self._stop_ids:
+            reason, stop_reason = "stop", token
+        else:
+            text = self._stream.push(token)
+        if reason is None and request.num_generated >= request.max_tokens:
+            reason = "length"
+        if reason is not None:
+            text += self._stream.flush()
+        text, matched = self._cut(text, last=reason is not None)
+        if matched is not None:
+            reason, stop_reason = "stop", matched
+        self.finish_reason = reason  # type: ignore[assignment]
+        return self._output(text, (token,), (logprobs,) if logprobs else (), stop_reason, at)
+
+    def abort(self, at: float) -> RequestOutput:
+        """End the reply where it is; held-back text is given out."""
+        text, _ = self._cut(self._stream.flush(), last=True)
+        self.finish_reason = "abort"
+        return self._output(text, (), (), None, at)
+
+    def _cut(self, text: str, *, last: bool) -> tuple[str, str | None]:
+        """What of the text may be shown now, and the stop string that ends it, if one does."""
+        if self._stops is None:
+            return text, None
+        shown, matched = self._stops.push(text)
+        if matched is None and last:
+            rest, matched = self._stops.flush()
+            shown += rest
+        return shown, matched
+
+    def _output(
+        self,
+        text: str,
+        token_ids: tuple[int, ...],
+        logprobs: tuple[PositionLogprobs, ...],
+        stop_reason: str | int | None,
+        at: float,
+    ) -> RequestOutput:
+        return RequestOutput(
+            self.index, text, token_ids, logprobs, self.finish_reason, stop_reason, self.usage(), at
+        )
+
+    def usage(self) -> RequestUsage:
+        """The reply's token counts and times so far."""
+        request = self.request
+        first, admitted = self._first_token_at, request.admitted_at
+        return RequestUsage(
+            prompt_tokens=request.num_prompt,
+            cached_tokens=request.num_cached,
+            prefilled_tokens=request.num_prefilled,
+            completion_tokens=request.num_generated,
+            queue_s=0.0 if admitted is None else admitted - request.arrival,
+            ttft_s=None if first is None else first - request.arrival,
+        )
