@@ -69,7 +69,7 @@ class ChatClient:
     def complete(
         self,
         messages: Sequence[dict[str, str]],
-        on_text: Callable[[str], None] = lambda text: None,
+        on_text: Callable[[str], object] | None = None,
         **fields: Any,
     ) -> Reply:
         """Stream the reply to `messages`, handing each piece to `on_text` as it arrives.
@@ -97,8 +97,8 @@ class ChatClient:
                 # only the end of the reply shows that there was one.
                 if ttft_s is None and (text or choice["finish_reason"]):
                     ttft_s = time.perf_counter() - started
-                if text:
-                    pieces.append(text)
+                pieces.append(text)
+                if text and on_text:
                     on_text(text)
             usage = event.get("usage") or usage
         total_s = time.perf_counter() - started

@@ -30,5 +30,6 @@ def require_extras(command: str, modules: tuple[str, ...] = SERVE_EXTRAS) -> Non
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise MainstemError(
-            f"mainstem {command} needs the serving extras: pip install 'mainstem[serve]' (not found: {', '.join(missing)})"
+            f"mainstem {command} needs the serving extras: pip install 'mainstem[serve]' "
+            f"(not found: {', '.join(missing)})"
         )

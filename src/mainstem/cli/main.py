@@ -12,24 +12,27 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from mainstem import __version__
 from mainstem.cli import chat, demo, generate, serve
 from mainstem.errors import ConfigError, MainstemError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 _ABOUT = """\
-mainstem runs a language model for AI agents and computes each token once: every prompt and reply stays in a radix
-tree over KV memory, so the next turn prefills only what is new, and branches share what they have in common.
+mainstem runs a language model for AI agents and computes each token once:
+every prompt and reply stays in a radix tree over KV memory, so the next turn
+prefills only what is new, and branches share what they have in common.
 """
 
 _EPILOG = """\
 start here:
-  mainstem demo                      a ten-turn agent session with the embedded model, with and without the cache
-  mainstem serve                     an OpenAI-compatible server on http://127.0.0.1:8000/v1
+  mainstem demo                      watch what the cache does for an agent
+  mainstem serve                     an API on http://127.0.0.1:8000/v1
   mainstem generate "Name a river."  one reply, straight to the terminal
 
-Every setting is a flag and an environment variable (the flag wins): mainstem serve --help, docs/settings.md.
-How it works: docs/architecture.md.
+Every setting is a flag and an environment variable; the flag wins. They are
+listed by 'mainstem serve --help' and in docs/settings.md. How it all works is
+in docs/architecture.md.
 """
 
 
@@ -38,16 +41,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; try '{self.prog} --help'")
-
-
-class _Version(argparse.Action):
-    """Prints the version; reads the package's metadata only when asked, since that is slow."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
-
-        print(f"mainstem {version('mainstem')}")
-        parser.exit()
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -59,7 +52,9 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--version", action="version", version=f"mainstem {__version__}", help="print the version and exit"
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for module in (demo, serve, chat, generate):
         name = module.__name__.rpartition(".")[2]

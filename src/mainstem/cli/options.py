@@ -30,19 +30,19 @@ class Option(NamedTuple):
         flag: such as `--max-model-len`.
         env: such as `MAINSTEM_MAX_MODEL_LEN`.
         convert: text to value; raises ValueError with a reason.
-        default: value when neither flag nor variable is given.
+        default: what holds when neither flag nor variable is given, as text; None where `help` says it.
         help: what the setting does, in one sentence.
-        metavar: name of the value in help; None where choices say it.
-        choices: allowed texts; empty for any.
+        value: stands for the value in help, such as `TOKENS` or `{on,off}`.
+        choices: the only allowed texts; empty where `convert` decides.
     """
 
     field: str
     flag: str
     env: str
     convert: Callable[[str], Any]
-    default: Any
+    default: str | None
     help: str
-    metavar: str | None
+    value: str
     choices: tuple[str, ...]
 
 
@@ -61,15 +61,17 @@ def options_of(settings: type) -> Iterator[Option]:
     """
     hints = typing.get_type_hints(settings)
     for declared in fields(settings):
+        is_switch = hints[declared.name] is bool
+        choices = declared.metadata["choices"]
         yield Option(
             field=declared.name,
             flag="--" + declared.name.replace("_", "-"),
             env=ENV_PREFIX + declared.name.upper(),
             convert=_converter(hints[declared.name]),
-            default=declared.default,
+            default=_default_text(declared.default),
             help=declared.metadata["help"],
-            metavar=declared.metadata["metavar"],
-            choices=declared.metadata["choices"],
+            value=declared.metadata["metavar"] or "{" + ",".join(("on", "off") if is_switch else choices) + "}",
+            choices=choices,
         )
 
 
@@ -81,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser, settings: type, *, title: str) 
         group.add_argument(
             option.flag,
             dest=option.field,
-            metavar=option.metavar or "{" + ",".join(option.choices) + "}",
+            metavar=option.value,
             default=argparse.SUPPRESS,
             help=f"{option.help} [{default}env: {option.env}]".replace("%", "%%"),
         )
@@ -107,9 +109,7 @@ def read_settings(
     return settings(**{name: value for name, (_, value) in given.items()})
 
 
-def _given(
-    settings: type, arguments: argparse.Namespace, environ: Mapping[str, str]
-) -> Iterator[tuple[str, _Given]]:
+def _given(settings: type, arguments: argparse.Namespace, environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
     for option in options_of(settings):
         if option.field in arguments:
             text, source = getattr(arguments, option.field), option.flag
@@ -127,6 +127,12 @@ def _parse(option: Option, text: str, source: str) -> Any:
         return option.convert(text)
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def _default_text(default: Any) -> str | None:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return None if default is None else str(default)
 
 
 def _converter(hint: Any) -> Callable[[str], Any]:
@@ -155,4 +161,11 @@ def _number(text: str) -> float:
     return value
 
 
-_CONVERTERS: dict[Any, Callable[[str], Any]] = {str: str, int: _whole_number, float: _number}
+def _switch(text: str) -> bool:
+    for value, names in ((True, ("on", "true", "yes", "1")), (False, ("off", "false", "no", "0"))):
+        if text.lower() in names:
+            return value
+    raise ValueError(f"'{text}' is not one of on, off")
+
+
+_CONVERTERS: dict[Any, Callable[[str], Any]] = {str: str, int: _whole_number, float: _number, bool: _switch}

@@ -1,0 +1,75 @@
+# Everything runs in a virtual environment in .venv, which the first target makes; nothing needs activating.
+#
+#   make demo                          Python 3.11 or newer as python3
+#   make demo PYTHON=python3.12        another Python
+#   make demo TORCH="torch==2.13.0 --index-url URL"    another build of PyTorch, such as one for the CPU only
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+STAMP := $(VENV)/installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test check bench format docs clean
+
+help:  ## what each target does
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  ARGS="..." is passed on, as in: make demo ARGS="--tokens 6000"'
+
+demo: $(STAMP)  ## watch a ten-turn agent session, with the prefix cache and without
+	@$(BIN)/mainstem demo $(ARGS)
+
+serve: $(STAMP)  ## serve the embedded model on http://127.0.0.1:8000/v1
+	@$(BIN)/mainstem serve $(ARGS)
+
+test: $(STAMP)  ## run the tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)  ## formatting, lint, types, layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(STAMP)  ## run the benchmarks; takes several minutes
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || exit 1; done
+
+format: $(STAMP)  ## rewrite the code in the house style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: $(STAMP)  ## write docs/settings.md from the settings
+	@$(BIN)/python -m mainstem.cli.settings_page > docs/settings.md
+
+clean:  ## remove the environment and every cache
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment is made once, and brought up to date when pyproject.toml or TORCH changes.
+$(STAMP): pyproject.toml $(VENV)/torch
+	@echo "Installing mainstem into $(VENV)"
+	@$(PIP) install --quiet --editable '.[serve,dev]'
+	@touch $@
+
+$(VENV)/torch: $(VENV)/torch-wanted
+	@echo "Installing $(TORCH)"
+	@$(PIP) install $(TORCH)
+	@touch $@
+
+# Holds the wanted TORCH, and is only newer when that has changed.
+$(VENV)/torch-wanted: $(BIN)/pip FORCE
+	@echo '$(TORCH)' | cmp -s - $@ || echo '$(TORCH)' > $@
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "mainstem needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo missing)."; \
+	    echo "Name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "Python's venv module could not make $(VENV)."; \
+	    echo "On Debian and Ubuntu: apt install python3-venv, then try again."; exit 1; }
+
+FORCE:

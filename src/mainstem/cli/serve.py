@@ -1,0 +1,105 @@
+"""`mainstem serve`: loads a model, says what memory it has and how to connect, and serves until it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from typing import TYPE_CHECKING
+
+from mainstem.cli.extras import require_extras
+from mainstem.cli.options import add_options, read_settings
+from mainstem.config import EngineConfig, ServerConfig
+from mainstem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mainstem.engine import AsyncEngine
+
+SUMMARY = "serve a model over an OpenAI-compatible HTTP API"
+DESCRIPTION = """\
+Serves POST /v1/chat/completions and /v1/completions, GET /v1/models, /health
+and /metrics, and more; every reply's usage says how many prompt tokens came
+from the cache. Stop with Ctrl-C or SIGTERM: running requests may finish first.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the server's flags."""
+    add_options(parser, ServerConfig, title="server")
+    add_options(parser, EngineConfig, title="engine")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until stopped."""
+    engine_config = read_settings(EngineConfig, arguments)
+    server_config = read_settings(ServerConfig, arguments)
+    require_extras("serve")
+    _check_port(server_config)
+
+    from rich.console import Console
+
+    from mainstem.cli.loading import describe_budget, load_engine
+    from mainstem.server import run as run_server
+
+    console = Console(highlight=False, soft_wrap=True)
+    engine = load_engine(engine_config, console)
+
+    def say_how_to_connect(url: str) -> None:
+        for line in how_to_connect(url + "/v1", server_config.served_model_name or engine.model_name, server_config):
+            console.print(line, markup=False)
+
+    for line in describe_budget(engine.budget, engine.max_model_len):
+        console.print(line, markup=False)
+    run_server(
+        engine,
+        server_config,
+        on_ready=say_how_to_connect,
+        on_drain=lambda: console.print(_draining(engine, server_config)),
+    )
+    return 0
+
+
+def _check_port(config: ServerConfig) -> None:
+    """Tell of a port in use before the model is loaded, not after.
+
+    Raises:
+        ConfigError: when the configured address cannot be listened on.
+    """
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        socket.create_server((config.host, config.port), family=family).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {config.host} port {config.port}: {(error.strerror or str(error)).lower()}; "
+            "choose another --port (0 picks a free one) or --host"
+        ) from None
+
+
+def how_to_connect(base_url: str, model: str, config: ServerConfig) -> list[str]:
+    """Lines that show a client of this server."""
+    header = " -H 'authorization: Bearer YOUR_KEY'" if config.api_key else ""
+    key = "YOUR_KEY" if config.api_key else "none"
+    message = '{"role": "user", "content": "Name a river."}'
+    return [
+        "",
+        f"Serving {model} on {base_url} (Ctrl-C stops)",
+        "",
+        f"  curl {base_url}/chat/completions -H 'content-type: application/json'{header} \\",
+        f"""    -d '{{"model": "{model}", "messages": [{message}]}}'""",
+        "",
+        "  from openai import OpenAI",
+        f'  client = OpenAI(base_url="{base_url}", api_key="{key}")',
+        f'  reply = client.chat.completions.create(model="{model}", messages=[{message}])',
+        "  print(reply.choices[0].message.content, reply.usage.prompt_tokens_details.cached_tokens)",
+        "",
+    ]
+
+
+def _draining(engine: AsyncEngine, config: ServerConfig) -> str:
+    stats = engine.stats()
+    left = stats.running + stats.waiting
+    if not left:
+        return "stopping"
+    return (
+        f"stopping: {left} request{'' if left == 1 else 's'} may finish within {config.drain_seconds:g} s; "
+        "Ctrl-C again stops at once"
+    )

@@ -1,0 +1,47 @@
+"""Writes docs/settings.md from the settings' dataclasses: `python -m mainstem.cli.settings_page`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from mainstem.cli.options import options_of
+from mainstem.config import EngineConfig, ServerConfig
+
+_INTRODUCTION = """\
+# Settings
+
+Every setting is a command-line flag and an environment variable. The flag wins over the variable, the variable over the
+default; an empty variable counts as unset. A wrong value is refused with one line that names the flag or the variable
+that holds it, and exit code 2.
+
+This page is generated from `mainstem/config.py` by `make docs`; a test checks that it is current.
+"""
+
+_SECTIONS = (
+    (
+        "Engine",
+        "`mainstem serve`, `demo`, `chat` and `generate`, and keyword arguments of `mainstem.LLM`.",
+        EngineConfig,
+    ),
+    ("Server", "`mainstem serve`.", ServerConfig),
+)
+
+
+def render() -> str:
+    """The page."""
+    return "\n".join([_INTRODUCTION, *(line for section in _SECTIONS for line in _section(*section))])
+
+
+def _section(title: str, where: str, settings: type) -> Iterator[str]:
+    yield f"## {title}\n\nFor {where}\n"
+    yield "| flag | variable | default | |\n|---|---|---|---|"
+    for option in options_of(settings):
+        flag = f"{option.flag} {option.value}".replace("|", "\\|")
+        default = "" if option.default is None else f"`{option.default}`"
+        yield f"| `{flag}` | `{option.env}` | {default} | {option.help} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
