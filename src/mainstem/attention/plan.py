@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
-from mainstem.pages.table import Run
+from mainstem.pages import Run
 
 # A segment shorter than this per row costs more as a call of its own than gathered with the row's other short runs.
 SHORT_RUN = 256
@@ -94,7 +95,7 @@ class _SharedRange(NamedTuple):
 
 def sharing_order(rows: Sequence[Sequence[Run]]) -> list[int]:
     """Indices of the rows in an order that puts rows with a common beginning next to one another."""
-    return sorted(range(len(rows)), key=rows.__getitem__)
+    return sorted(range(len(rows)), key=lambda row: tuple(rows[row]))
 
 
 def plan_decode(rows: Sequence[Sequence[Run]], *, cascade: bool = True) -> DecodePlan:
@@ -110,25 +111,28 @@ def plan_decode(rows: Sequence[Sequence[Run]], *, cascade: bool = True) -> Decod
 
     def place(row_begin: int, row_end: int, runs: Sequence[Run]) -> None:
         for run in runs:
-            if run.length < SHORT_RUN:
+            length = run.stop - run.start
+            if length < SHORT_RUN:
                 for row in range(row_begin, row_end):
                     loose[row].append(run)
                 continue
-            pieces = min(MAX_PIECES, max(1, run.length // PIECE_TOKENS))
-            tokens, rest = divmod(run.length, pieces)
+            pieces = min(MAX_PIECES, max(1, length // PIECE_TOKENS))
+            tokens, rest = divmod(length, pieces)
             partial = max(used[row_begin:row_end])
             segments.append(Segment(row_begin, row_end, run.start, pieces, tokens, partial))
             for row in range(row_begin, row_end):
                 used[row] = partial + pieces
                 if rest:
-                    loose[row].append(Run(run.start + run.length - rest, rest))
+                    loose[row].append(Run(run.stop - rest, run.stop))
 
     for row_begin, row_end, begin, end in shared:
         place(row_begin, row_end, _slice_runs(rows[row_begin], begin, end))
         covered[row_begin:row_end] = [end] * (row_end - row_begin)
     for row, runs in enumerate(rows):
         place(row, row + 1, _slice_runs(runs, covered[row], None) if covered[row] else runs)
-    tails = tuple(Tail(row, tuple(runs), sum(run.length for run in runs)) for row, runs in enumerate(loose) if runs)
+    tails = tuple(
+        Tail(row, tuple(runs), sum(run.stop - run.start for run in runs)) for row, runs in enumerate(loose) if runs
+    )
     return DecodePlan(len(rows), tuple(segments), tails, max(used) + bool(tails))
 
 
@@ -138,7 +142,7 @@ def _shared_ranges(rows: Sequence[Sequence[Run]]) -> list[_SharedRange]:
     Rows are in sharing order, so every node is a range of rows, found from the common lengths of neighbours as the
     intervals of a longest-common-prefix array (Abouelhoda et al. 2004).
     """
-    common = [_common_tokens(a, b) for a, b in zip(rows, rows[1:], strict=False)]
+    common = [_common_tokens(a, b) for a, b in pairwise(rows)]
     found: list[_SharedRange] = []
     pending = [(0, len(rows), 0)]
     while pending:
@@ -152,7 +156,7 @@ def _shared_ranges(rows: Sequence[Sequence[Run]]) -> list[_SharedRange]:
         # Below this node the rows part where two neighbours have no more than `end` tokens in common.
         cuts = [row + 1 for row in range(row_begin, row_end - 1) if common[row] == end]
         bounds = [row_begin, *cuts, row_end]
-        pending.extend((first, last, begin) for first, last in zip(bounds, bounds[1:], strict=False))
+        pending.extend((first, last, begin) for first, last in pairwise(bounds))
     return found
 
 
@@ -162,8 +166,8 @@ def _common_tokens(a: Sequence[Run], b: Sequence[Run]) -> int:
     for run_a, run_b in zip(a, b, strict=False):
         if run_a.start != run_b.start:
             break
-        total += min(run_a.length, run_b.length)
-        if run_a.length != run_b.length:
+        total += min(run_a.stop, run_b.stop) - run_a.start
+        if run_a.stop != run_b.stop:
             break
     return total
 
@@ -172,12 +176,12 @@ def _slice_runs(runs: Sequence[Run], begin: int, end: int | None) -> list[Run]:
     """The runs of tokens `[begin, end)` of a row."""
     sliced: list[Run] = []
     position = 0
-    for start, length in runs:
-        first = max(begin - position, 0)
-        last = length if end is None else min(end - position, length)
+    for start, stop in runs:
+        first = start + max(begin - position, 0)
+        last = stop if end is None else min(start + end - position, stop)
         if first < last:
-            sliced.append(Run(start + first, last - first))
-        position += length
+            sliced.append(Run(first, last))
+        position += stop - start
         if end is not None and position >= end:
             break
     return sliced

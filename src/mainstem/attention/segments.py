@@ -22,7 +22,14 @@ class KVPool:
     """Keys and values of every token slot, one pair of tensors a layer, each (num_slots, kv_heads, head_dim)."""
 
     def __init__(
-        self, *, num_layers: int, num_slots: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+        self,
+        *,
+        num_layers: int,
+        num_slots: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         shape = (num_slots, num_kv_heads, head_dim)
         self.num_slots = num_slots
@@ -66,7 +73,8 @@ class StepAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Write the layer's keys and values, then attend.
 
-        q is (1, heads, tokens, head_dim); k and v are (1, kv_heads, tokens, head_dim). Returns (1, tokens, heads, head_dim).
+        q is (1, heads, tokens, head_dim); k and v are (1, kv_heads, tokens, head_dim).
+        Returns (1, tokens, heads, head_dim).
         """
         self._pool.write(layer, self._slot_mapping, k, v)
         keys, values = self._pool.keys[layer], self._pool.values[layer]
@@ -111,7 +119,7 @@ class StepAttention:
         return merged.permute(2, 0, 1, 3).reshape(plan.num_rows, heads, head_dim)
 
     def _partials(self, plan: DecodePlan, grouped: Tensor) -> Partial:
-        """Room for every partial result; the layers of a step fill the same cells, the others stay empty (lse = -inf)."""
+        """Room for every partial result; the layers of a step fill the same cells, the rest stay empty (lse = -inf)."""
         if self._parts is None:
             shape = (plan.num_partials, *grouped.shape)
             out = torch.zeros(shape, dtype=grouped.dtype, device=grouped.device)
@@ -138,7 +146,7 @@ class StepAttention:
     def _attend_tails(
         self, tails: _Tails, cell: int, grouped: Tensor, keys: Tensor, values: Tensor, scale: float, parts: Partial
     ) -> None:
-        kv_heads, group, _, head_dim = grouped.shape
+        kv_heads, head_dim = grouped.shape[0], grouped.shape[3]
         by_row = grouped if tails.rows is None else grouped.index_select(2, tails.rows)
         q = by_row.permute(2, 0, 1, 3)
         flat = tails.slots.view(-1)
@@ -155,15 +163,12 @@ class StepAttention:
 
 
 def _cached_stretches(chunk: ChunkPlan, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The chunk's cached keys and values, each (1, kv_heads, n, head_dim): in place, or copied together if scattered."""
+    """The chunk's cached keys and values, each (1, kv_heads, n, head_dim): in place, or copied if scattered."""
     if not chunk.runs:
         return []
     if len(chunk.runs) <= MAX_RUNS_IN_PLACE:
-        return [
-            (_heads_first(keys[run.start : run.start + run.length]), _heads_first(values[run.start : run.start + run.length]))
-            for run in chunk.runs
-        ]
-    slots = torch.cat([torch.arange(run.start, run.start + run.length, device=keys.device) for run in chunk.runs])
+        return [(_heads_first(keys[start:stop]), _heads_first(values[start:stop])) for start, stop in chunk.runs]
+    slots = torch.cat([torch.arange(start, stop, device=keys.device) for start, stop in chunk.runs])
     return [(_heads_first(keys.index_select(0, slots)), _heads_first(values.index_select(0, slots)))]
 
 
@@ -181,13 +186,14 @@ def _gather_tails(plan: DecodePlan, pool: KVPool) -> _Tails | None:
     slots = np.empty((len(plan.tails), longest), np.int64)
     for row, tail in enumerate(plan.tails):
         slots[row] = tail.runs[0].start
-        slots[row, : tail.length] = np.concatenate([np.arange(run.start, run.start + run.length) for run in tail.runs])
+        slots[row, : tail.length] = np.concatenate([np.arange(start, stop) for start, stop in tail.runs])
     mask = None
     if any(tail.length < longest for tail in plan.tails):
         lengths = torch.tensor([tail.length for tail in plan.tails], device=device)
         hidden = torch.arange(longest, device=device)[None] >= lengths[:, None]
         mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)[:, None, None]
-    return _Tails(torch.from_numpy(slots).to(device), mask, _tail_rows(plan.tails, plan.num_rows, device), len(plan.tails))
+    rows = _tail_rows(plan.tails, plan.num_rows, device)
+    return _Tails(torch.from_numpy(slots).to(device), mask, rows, len(plan.tails))
 
 
 def _tail_rows(tails: tuple[Tail, ...], num_rows: int, device: torch.device) -> Tensor | None:

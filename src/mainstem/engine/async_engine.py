@@ -20,7 +20,7 @@ from mainstem.engine.outputs import EngineStats, RequestOutput
 from mainstem.errors import EngineStopped, MainstemError
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
-from mainstem.scheduler import Namespace, TokenArray
+from mainstem.tree import Namespace, TokenArray
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -239,5 +239,3 @@ class AsyncEngine:
 def _put_all(letters: list[tuple[_Mailbox, News]]) -> None:
     for box, news in letters:
         box.queue.put_nowait(news)
-
-

@@ -5,13 +5,15 @@ Single-token rows come first, ordered so that rows with a common prefix are neig
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mainstem.attention import ChunkPlan, StepPlan, plan_decode, sharing_order
 from mainstem.model import StepBatch
+from mainstem.pages import Run
 from mainstem.scheduler import ScheduledTokens, SchedulerOutput
 
 
@@ -24,26 +26,27 @@ class PackedStep(NamedTuple):
 
 def pack(output: SchedulerOutput, *, cascade: bool = True) -> PackedStep:
     """Pack a schedule that is not empty. With `cascade` false, shared prefixes are read once a row."""
-    singles = [entry for entry, scheduled in enumerate(output.scheduled) if scheduled.count == 1]
-    single_runs = [_request_runs(output.scheduled[entry]) for entry in singles]
+    singles = [entry for entry, scheduled in enumerate(output.scheduled) if scheduled.stop - scheduled.start == 1]
+    single_runs = [_visible_runs(output.scheduled[entry]) for entry in singles]
     order = sharing_order(single_runs) if cascade else list(range(len(singles)))
-    chunks = [entry for entry, scheduled in enumerate(output.scheduled) if scheduled.count > 1]
+    chunks = [entry for entry, scheduled in enumerate(output.scheduled) if scheduled.stop - scheduled.start > 1]
     entries = [singles[i] for i in order] + chunks
 
     first_row: dict[int, int] = {}
-    tokens, positions, slots = [], [], []
+    tokens: list[npt.NDArray[Any]] = []
+    positions: list[npt.NDArray[Any]] = []
+    slots: list[npt.NDArray[Any]] = []
     chunk_plans = []
     row = 0
     for entry in entries:
-        request, start, count = output.scheduled[entry]
-        end = start + count
+        request, start, stop = output.scheduled[entry]
         first_row[entry] = row
-        tokens.append(request.tokens.array[start:end])
-        positions.append(np.arange(start, end))
-        slots.append(request.table.slots[start:end])
-        if count > 1:
-            chunk_plans.append(ChunkPlan(row, row + count, tuple(request.table.runs(start))))
-        row += count
+        tokens.append(request.tokens.array[start:stop])
+        positions.append(np.arange(start, stop))
+        slots.append(request.table.slots[start:stop])
+        if stop - start > 1:
+            chunk_plans.append(ChunkPlan(row, row + stop - start, tuple(request.table.runs(start))))
+        row += stop - start
 
     rows = [first_row[entry] + position - output.scheduled[entry].start for _, entry, position in output.sources]
     logit_rows = sorted(set(rows))
@@ -59,9 +62,10 @@ def pack(output: SchedulerOutput, *, cascade: bool = True) -> PackedStep:
     return PackedStep(batch, [index_of[packed] for packed in rows])
 
 
-def _request_runs(scheduled: ScheduledTokens) -> list[tuple[int, int]]:
-    return scheduled.request.table.runs(scheduled.start + scheduled.count)
+def _visible_runs(scheduled: ScheduledTokens) -> list[Run]:
+    """Where a single token's keys lie, its own included."""
+    return scheduled.request.table.runs(scheduled.stop)
 
 
-def _int64(parts: list[np.ndarray]) -> torch.Tensor:
+def _int64(parts: list[npt.NDArray[Any]]) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(parts).astype(np.int64))

@@ -16,9 +16,9 @@ from mainstem.engine.reply import Reply, Sink
 from mainstem.errors import EngineFailed, InvalidRequest, MainstemError
 from mainstem.model import ModelRunner, sample
 from mainstem.params import SamplingParams
-from mainstem.scheduler import Namespace, Request, Scheduler, TokenArray
+from mainstem.scheduler import Request, Scheduler
 from mainstem.tokens import Tokenizer
-from mainstem.tree import PrefixCache
+from mainstem.tree import Namespace, PrefixCache, TokenArray
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,13 @@ class EngineCore:
     """
 
     def __init__(
-        self, runner: ModelRunner, tokenizer: Tokenizer, cache: PrefixCache, scheduler: Scheduler, *, cascade: bool = True
+        self,
+        runner: ModelRunner,
+        tokenizer: Tokenizer,
+        cache: PrefixCache,
+        scheduler: Scheduler,
+        *,
+        cascade: bool = True,
     ) -> None:
         self.runner = runner
         self.tokenizer = tokenizer
@@ -70,7 +76,13 @@ class EngineCore:
         self.scheduler.check_length(len(prompt))
 
     def submit(
-        self, prompt: TokenArray, params: SamplingParams, sink: Sink, *, namespace: Namespace = (), arrival: float | None = None
+        self,
+        prompt: TokenArray,
+        params: SamplingParams,
+        sink: Sink,
+        *,
+        namespace: Namespace = (),
+        arrival: float | None = None,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
 
@@ -114,7 +126,10 @@ class EngineCore:
     # -- the step -------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Run one step; outputs go to the replies' sinks. A failing step fails the requests that took part, not the engine."""
+        """Run one step; outputs go to the replies' sinks.
+
+        A step that fails fails the running requests, not the engine.
+        """
         try:
             self._step()
         except Exception as error:

@@ -12,8 +12,7 @@ from mainstem.engine.outputs import EngineStats, FinishReason, PositionLogprobs,
 from mainstem.errors import EngineFailed, InvalidRequest, MainstemError
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
-from mainstem.scheduler import Namespace, TokenArray
-from mainstem.tree import as_tokens
+from mainstem.tree import Namespace, TokenArray, as_tokens
 
 Prompt = str | Sequence[int] | TokenArray
 

@@ -35,7 +35,7 @@ class RequestUsage(NamedTuple):
 class RequestOutput(NamedTuple):
     """News of one reply: the text and tokens since the last output, and how it ended if it did.
 
-    Text may lag behind tokens (half a character, the possible beginning of a stop string) but never the other way round;
+    Text may lag behind tokens (half a character, the possible beginning of a stop string), never the other way round;
     the last output carries whatever text was held back.
 
     Attributes:
@@ -49,7 +49,7 @@ class RequestOutput(NamedTuple):
         at: `time.perf_counter()` when the newest token was sampled.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[PositionLogprobs, ...]

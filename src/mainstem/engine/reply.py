@@ -60,7 +60,9 @@ class Reply:
         if self._first_token_at is None:
             self._first_token_at = at
         request.tokens.append(token)
-        text, reason, stop_reason = "", None, None
+        text = ""
+        reason: FinishReason | None = None
+        stop_reason: str | int | None = None
         if token in self._end_ids:
             reason = "stop"
         elif token in self._stop_ids:
@@ -74,12 +76,12 @@ class Reply:
         text, matched = self._cut(text, last=reason is not None)
         if matched is not None:
             reason, stop_reason = "stop", matched
-        self.finish_reason = reason  # type: ignore[assignment]
+        self.finish_reason = reason
         return self._output(text, (token,), (logprobs,) if logprobs else (), stop_reason, at)
 
     def abort(self, at: float) -> RequestOutput:
         """End the reply where it is; held-back text is given out."""
-        text, _ = self._cut(self._stream.flush(), last=True)
+        text = self._cut(self._stream.flush(), last=True)[0]
         self.finish_reason = "abort"
         return self._output(text, (), (), None, at)
 
@@ -87,11 +89,11 @@ class Reply:
         """What of the text may be shown now, and the stop string that ends it, if one does."""
         if self._stops is None:
             return text, None
-        shown, matched = self._stops.push(text)
-        if matched is None and last:
-            rest, matched = self._stops.flush()
-            shown += rest
-        return shown, matched
+        update = self._stops.push(text)
+        if update.matched is None and last:
+            rest = self._stops.flush()
+            return update.text + rest.text, rest.matched
+        return update.text, update.matched
 
     def _output(
         self,
@@ -101,9 +103,7 @@ class Reply:
         stop_reason: str | int | None,
         at: float,
     ) -> RequestOutput:
-        return RequestOutput(
-            self.index, text, token_ids, logprobs, self.finish_reason, stop_reason, self.usage(), at
-        )
+        return RequestOutput(self.index, text, token_ids, logprobs, self.finish_reason, stop_reason, self.usage(), at)
 
     def usage(self) -> RequestUsage:
         """The reply's token counts and times so far."""

@@ -38,7 +38,7 @@ def can_prepack(dtype: torch.dtype, device: torch.device) -> bool:
     return (
         dtype == torch.float32
         and device.type == "cpu"
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )

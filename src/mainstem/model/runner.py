@@ -1,6 +1,6 @@
 """Runs one packed step of a model from the `transformers` zoo over the KV pool.
 
-The model keeps its own layers; only its attention function is ours. It knows nothing of requests or of the prefix cache.
+The model keeps its own layers; only its attention function is ours. It knows nothing of requests or prefix caches.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, batch: StepBatch) -> Tensor:
-        """Compute the batch, writing its keys and values into the pool; returns logits, float32 (len(logit_rows), vocab)."""
+        """Compute the batch, writing its keys and values into the pool.
+
+        Returns logits, float32 (len(logit_rows), vocab).
+        """
         device = self.device
         step = StepAttention(batch.plan, batch.slot_mapping.to(device), self.pool, self._kernel)
         output = self._module(

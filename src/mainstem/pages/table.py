@@ -6,30 +6,9 @@ It knows nothing of who owns a slot.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-import numpy.typing as npt
 
-SlotArray = npt.NDArray[np.int32]
-
-
-class Run(NamedTuple):
-    """Consecutive slots `start, start + 1, …, start + length - 1` that hold consecutive tokens."""
-
-    start: int
-    length: int
-
-
-def runs_of(slots: SlotArray) -> list[Run]:
-    """The maximal runs of consecutive slots, in the order of `slots`."""
-    if len(slots) == 0:
-        return []
-    breaks = np.flatnonzero(np.diff(slots) != 1) + 1
-    firsts = [0, *breaks.tolist()]
-    starts = slots[firsts].tolist()
-    ends = [*firsts[1:], len(slots)]
-    return [Run(start, end - first) for start, first, end in zip(starts, firsts, ends, strict=True)]
+from mainstem.pages.extents import Run, SlotArray, runs_of
 
 
 class PageTable:
@@ -57,13 +36,12 @@ class PageTable:
         """The runs that hold the first `length` tokens."""
         clipped: list[Run] = []
         left = length
-        for run in self._runs:
-            if run.length >= left:
-                if left:
-                    clipped.append(run if run.length == left else Run(run.start, left))
-                return clipped
-            clipped.append(run)
-            left -= run.length
+        for start, stop in self._runs:
+            if left == 0:
+                break
+            taken = min(stop - start, left)
+            clipped.append(Run(start, start + taken))
+            left -= taken
         if left:
             raise ValueError(f"{length} tokens asked for, the table has {self._length}")
         return clipped
@@ -78,10 +56,10 @@ class PageTable:
         self._slots[self._length : self._length + added] = slots
         self._length += added
         for run in runs_of(slots):
-            if self._runs and sum(self._runs[-1]) == run.start:
-                last = self._runs.pop()
-                run = Run(last.start, last.length + run.length)
-            self._runs.append(run)
+            if self._runs and self._runs[-1].stop == run.start:
+                self._runs[-1] = Run(self._runs[-1].start, run.stop)
+            else:
+                self._runs.append(run)
 
     def remap(self, slots: SlotArray) -> None:
         """Point the first `len(slots)` tokens at other slots that hold the same KV."""

@@ -12,16 +12,12 @@ private and the reserved ones, exactly once, when it leaves the running state. I
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from mainstem.pages.table import PageTable
+from mainstem.pages import PageTable
 from mainstem.params import SamplingParams
-
-TokenArray = npt.NDArray[np.int32]
-Namespace = tuple[Any, ...]
+from mainstem.tree import Namespace, PrefixHandle, TokenArray
 
 
 class RequestState(Enum):
@@ -94,7 +90,7 @@ class Request:
         self.num_prefilled = 0
         # What it holds while it runs.
         self.table = PageTable()
-        self.handle: object | None = None
+        self.handle: PrefixHandle | None = None
         self.num_owned = 0
         self.num_computed = 0
         # Slots before this are another request's that is computing them in this very step.

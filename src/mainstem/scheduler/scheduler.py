@@ -17,23 +17,23 @@ from typing import NamedTuple
 import numpy as np
 
 from mainstem.errors import OutOfSlots, PromptTooLong
-from mainstem.scheduler.request import Request, RequestState, TokenArray
-from mainstem.tree import PrefixCache
+from mainstem.scheduler.request import Request, RequestState
+from mainstem.tree import PrefixCache, TokenArray
 
 # A decoding request reserves this many slots at a time, so that its tokens lie in long runs.
 DECODE_RESERVATION = 64
 # Share of the pool that a new request must leave for those that already run, so that they are not preempted at once.
 ADMISSION_HEADROOM = 0.01
-# Most waiting requests looked at in one step; more than this many can only be passed over when all wait for one prefill.
+# Most waiting requests looked at in one step; more than these can only be passed over, waiting for one prefill.
 MAX_ADMISSION_SCAN = 256
 
 
 class ScheduledTokens(NamedTuple):
-    """Tokens `[start, start + count)` of a request are computed in this step; their slots are in its page table."""
+    """Tokens `[start, stop)` of a request are computed in this step; their slots are in its page table."""
 
     request: Request
     start: int
-    count: int
+    stop: int
 
 
 class LogitSource(NamedTuple):
@@ -149,12 +149,12 @@ class Scheduler:
 
     def commit(self, output: SchedulerOutput) -> None:
         """The step has run: its tokens are computed, and prefilled ones enter the prefix cache."""
-        for request, start, num_tokens in output.scheduled:
-            request.num_computed = start + num_tokens
-            prefilled = max(0, min(request.num_computed, request.num_prompt) - start)
+        for request, start, stop in output.scheduled:
+            request.num_computed = stop
+            prefilled = max(0, min(stop, request.num_prompt) - start)
             request.num_prefilled += prefilled
             self.counts.prefilled_tokens += prefilled
-            if num_tokens > 1 or start < request.num_prompt or request.num_borrowed:
+            if stop - start > 1 or start < request.num_prompt or request.num_borrowed:
                 self._store(request)
         for request, _, _ in output.sources:
             if request.num_borrowed:  # it followed another request and computed nothing itself
@@ -190,21 +190,25 @@ class Scheduler:
 
     def _schedule_tokens(self, output: SchedulerOutput, request: Request, num_tokens: int) -> None:
         start = request.num_computed
-        output.scheduled.append(ScheduledTokens(request, start, num_tokens))
-        if start + num_tokens == len(request.tokens):
-            output.sources.append(LogitSource(request, len(output.scheduled) - 1, start + num_tokens - 1))
+        stop = start + num_tokens
+        output.scheduled.append(ScheduledTokens(request, start, stop))
+        if stop == len(request.tokens):
+            output.sources.append(LogitSource(request, len(output.scheduled) - 1, stop - 1))
 
     # -- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self, output: SchedulerOutput, budget: int) -> None:
-        """Admit waiting requests in order; one that waits for another's tokens is passed over, one that lacks memory is not."""
+        """Admit waiting requests in order.
+
+        One that waits for tokens that another is computing is passed over; one that lacks memory holds up the rest.
+        """
         for request in list(islice(self.waiting, MAX_ADMISSION_SCAN)):
             if len(self.running) >= self.max_num_seqs:
                 return
-            donor = self._donor_of(request, output) if self.cache.reuses else None
+            donor = self._donor_of(request) if self.cache.reuses else None
             if donor is not None:
                 entry = _entry_of(donor.request, output)
-                if entry is None or _end(output.scheduled[entry]) < donor.common:
+                if entry is None or output.scheduled[entry].stop < donor.common:
                     continue  # it needs tokens that are still to be computed: later
                 if donor.common == len(request.tokens):
                     self._follow(request, donor, entry, output)
@@ -216,7 +220,7 @@ class Scheduler:
                 return
             budget -= scheduled
 
-    def _donor_of(self, request: Request, output: SchedulerOutput) -> _Donor | None:
+    def _donor_of(self, request: Request) -> _Donor | None:
         """The request of this step, if any, that is about to compute the most of what this one lacks."""
         best: _Donor | None = None
         for other in self.running:
@@ -379,10 +383,6 @@ def _entry_of(request: Request, output: SchedulerOutput) -> int | None:
         if scheduled.request is request:
             return index
     return None
-
-
-def _end(scheduled: ScheduledTokens) -> int:
-    return scheduled.start + scheduled.count
 
 
 def _common_length(request: Request, other: Request) -> int:
