@@ -91,8 +91,7 @@ class Reply:
             return text, None
         update = self._stops.push(text)
         if update.matched is None and last:
-            rest = self._stops.flush()
-            return update.text + rest.text, rest.matched
+            return update.text + self._stops.flush(), self._stops.matched
         return update.text, update.matched
 
     def _output(
