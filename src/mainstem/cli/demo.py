@@ -131,9 +131,9 @@ def _ask_uncached(client: ChatClient, messages: Sequence[dict[str, str]], salt: 
 def _print_introduction(console: Console, engine: AsyncEngine, base_url: str) -> None:
     console.print(
         f"\n[bold]A coding agent hunts a bug in a small repository.[/]\n"
-        f"{TURNS} turns; each prompt repeats all that came before it. {engine.model_name} on {_cores()} cores, a KV pool of\n"
-        f"{engine.budget.pool_tokens:,} tokens, {base_url}. Every turn is asked twice: with the prefix cache, and\n"
-        "without (the same request under a cache_salt that was never used).\n"
+        f"{TURNS} turns; each prompt repeats all that came before it. {engine.model_name} on {_cores()} cores,\n"
+        f"a KV pool of {engine.budget.pool_tokens:,} tokens, {base_url}. Every turn is asked twice:\n"
+        "with the prefix cache, and without (the same request under a cache_salt never used before).\n"
     )
 
 

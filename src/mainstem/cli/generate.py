@@ -15,10 +15,12 @@ from mainstem.config import EngineConfig
 from mainstem.errors import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from mainstem.engine import AsyncEngine
     from mainstem.engine.outputs import RequestUsage
     from mainstem.params import SamplingParams
-    from mainstem.scheduler import TokenArray
 
 SUMMARY = "print one reply"
 DESCRIPTION = """\
@@ -65,14 +67,14 @@ def _read_prompt(argument: str) -> str:
     return argument
 
 
-def _encode(engine: AsyncEngine, prompt: str, arguments: argparse.Namespace) -> TokenArray:
+def _encode(engine: AsyncEngine, prompt: str, arguments: argparse.Namespace) -> npt.NDArray[np.int32]:
     if arguments.raw:
         return engine.tokenizer.encode_prompt(prompt)
     system = [{"role": "system", "content": arguments.system}] if arguments.system else []
     return engine.tokenizer.encode_chat([*system, {"role": "user", "content": prompt}])
 
 
-async def _generate(engine: AsyncEngine, prompt: TokenArray, params: SamplingParams) -> None:
+async def _generate(engine: AsyncEngine, prompt: npt.NDArray[np.int32], params: SamplingParams) -> None:
     engine.start()
     started = time.perf_counter()
     usage: RequestUsage | None = None

@@ -71,7 +71,8 @@ def describe_budget(budget: MemoryBudget, max_model_len: int) -> list[str]:
         f"memory   weights {format_bytes(budget.weights_bytes)}, activations {format_bytes(budget.activations_bytes)}, "
         f"KV pool {format_bytes(budget.pool_bytes)} (set by {budget.limited_by})",
         f"KV pool  {budget.pool_tokens:,} tokens of {budget.kv_bytes_per_token:,} bytes: "
-        f"{whole:,} conversation{'' if whole == 1 else 's'} of {max_model_len:,} tokens, more where beginnings are shared",
+        f"{whole:,} conversation{'' if whole == 1 else 's'} of {max_model_len:,} tokens, "
+        "more where they share a beginning",
     ]
     if budget.pool_share < SMALL_POOL:
         lines.append(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import socket
 from typing import TYPE_CHECKING
 
 from mainstem.cli.extras import require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.config import EngineConfig, ServerConfig
-from mainstem.errors import ConfigError
 
 if TYPE_CHECKING:
     from mainstem.engine import AsyncEngine
@@ -33,14 +31,16 @@ def run(arguments: argparse.Namespace) -> int:
     engine_config = read_settings(EngineConfig, arguments)
     server_config = read_settings(ServerConfig, arguments)
     require_extras("serve")
-    _check_port(server_config)
 
     from rich.console import Console
 
     from mainstem.cli.loading import describe_budget, load_engine
-    from mainstem.server import run as run_server
+    from mainstem.server import listen
+    from mainstem.server import serve as run_server
 
     console = Console(highlight=False, soft_wrap=True)
+    # Bound before anything slow happens, so that a port in use is told at once.
+    listener = listen(server_config)
     engine = load_engine(engine_config, console)
 
     def say_how_to_connect(url: str) -> None:
@@ -52,26 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
     run_server(
         engine,
         server_config,
+        listener,
         on_ready=say_how_to_connect,
         on_drain=lambda: console.print(_draining(engine, server_config)),
     )
     return 0
-
-
-def _check_port(config: ServerConfig) -> None:
-    """Tell of a port in use before the model is loaded, not after.
-
-    Raises:
-        ConfigError: when the configured address cannot be listened on.
-    """
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    try:
-        socket.create_server((config.host, config.port), family=family).close()
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {config.host} port {config.port}: {(error.strerror or str(error)).lower()}; "
-            "choose another --port (0 picks a free one) or --host"
-        ) from None
 
 
 def how_to_connect(base_url: str, model: str, config: ServerConfig) -> list[str]:

@@ -1,0 +1,113 @@
+"""Flags and variables come from the settings' dataclasses, and complaints name the one at fault."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields
+
+import pytest
+
+from mainstem.cli.options import add_options, options_of, read_settings
+from mainstem.config import EngineConfig, ServerConfig, setting
+from mainstem.errors import ConfigError
+
+
+def parse(settings: type, *argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_options(parser, settings, title="settings")
+    return parser.parse_args(argv)
+
+
+@pytest.mark.parametrize("settings", [EngineConfig, ServerConfig])
+def test_every_field_has_a_flag_and_a_variable(settings: type) -> None:
+    options = list(options_of(settings))
+    names = [declared.name for declared in fields(settings)]
+    assert [option.flag for option in options] == ["--" + name.replace("_", "-") for name in names]
+    assert [option.env for option in options] == ["MAINSTEM_" + name.upper() for name in names]
+    assert all(option.help for option in options)
+
+
+def test_defaults_hold_when_nothing_is_given() -> None:
+    assert read_settings(ServerConfig, parse(ServerConfig), {}) == ServerConfig()
+
+
+def test_the_variable_wins_over_the_default() -> None:
+    assert read_settings(ServerConfig, parse(ServerConfig), {"MAINSTEM_PORT": "81"}).port == 81
+
+
+def test_the_flag_wins_over_the_variable() -> None:
+    arguments = parse(ServerConfig, "--port", "82")
+    assert read_settings(ServerConfig, arguments, {"MAINSTEM_PORT": "81"}).port == 82
+
+
+def test_a_flag_given_its_default_still_wins_over_the_variable() -> None:
+    arguments = parse(ServerConfig, "--port", "8000")
+    assert read_settings(ServerConfig, arguments, {"MAINSTEM_PORT": "81"}).port == 8000
+
+
+def test_a_wrong_variable_does_not_matter_when_the_flag_is_given() -> None:
+    arguments = parse(ServerConfig, "--port", "82")
+    assert read_settings(ServerConfig, arguments, {"MAINSTEM_PORT": "many"}).port == 82
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert read_settings(ServerConfig, parse(ServerConfig), {"MAINSTEM_API_KEY": ""}).api_key is None
+
+
+def test_values_get_the_types_of_their_fields() -> None:
+    arguments = parse(EngineConfig, "--memory-utilization", "0.5", "--max-model-len", "512", "--kv-memory", "1GiB")
+    config = read_settings(EngineConfig, arguments, {})
+    assert (config.memory_utilization, config.max_model_len, config.kv_memory) == (0.5, 512, "1GiB")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("on", True), ("off", False), ("TRUE", True), ("0", False), ("yes", True), ("no", False)]
+)
+def test_a_switch_is_on_or_off(text: str, value: bool) -> None:
+    @dataclass(frozen=True)
+    class Switches:
+        cascade: bool = setting(True, "a switch")
+
+    assert read_settings(Switches, parse(Switches, "--cascade", text), {}).cascade is value
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "complaint"),
+    [
+        (["--port", "many"], {}, "--port: 'many' is not a whole number"),
+        (["--port", "70000"], {}, "--port: port must be between 0 and 65535, got 70000"),
+        ([], {"MAINSTEM_PORT": "1.5"}, "MAINSTEM_PORT: '1.5' is not a whole number"),
+        ([], {"MAINSTEM_PORT": "-1"}, "MAINSTEM_PORT: port must be between 0 and 65535, got -1"),
+        (["--drain-seconds", "nan"], {}, "--drain-seconds: 'nan' is not a number"),
+        (["--drain-seconds", "soon"], {}, "--drain-seconds: 'soon' is not a number"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_source(
+    argv: list[str], environ: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_settings(ServerConfig, parse(ServerConfig, *argv), environ)
+    assert str(caught.value) == complaint
+
+
+def test_a_value_outside_the_choices_is_refused_with_the_choices() -> None:
+    with pytest.raises(ConfigError, match="^MAINSTEM_DTYPE: 'int4' is not one of auto, float32, bfloat16, float16$"):
+        read_settings(EngineConfig, parse(EngineConfig), {"MAINSTEM_DTYPE": "int4"})
+
+
+def test_a_wrong_switch_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Switches:
+        cascade: bool = setting(True, "a switch")
+
+    with pytest.raises(ConfigError, match="^--cascade: 'maybe' is not one of on, off$"):
+        read_settings(Switches, parse(Switches, "--cascade", "maybe"), {})
+
+
+def test_a_field_that_no_flag_can_carry_is_a_programming_error() -> None:
+    @dataclass(frozen=True)
+    class Odd:
+        table: dict[str, int] | None = setting(None, "a table")
+
+    with pytest.raises(TypeError, match="no command-line form"):
+        list(options_of(Odd))

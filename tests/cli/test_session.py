@@ -1,0 +1,87 @@
+"""The recorded agent session has the wanted length, grows evenly and is the same every time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from mainstem.cli.session import MAX_TOKENS, MIN_TOKENS, TURNS, AgentSession, Message, load_steps
+from mainstem.errors import ConfigError
+
+REPLY = "I read the failing test first, since it names the function, and then run it."
+# SmolLM2 makes about one token of 3.3 characters of these texts.
+CHARACTERS_PER_TOKEN = 3.3
+
+
+def count(messages: Sequence[Message]) -> int:
+    """A stand-in for the chat template and tokenizer: proportional to length, plus the markup of each message."""
+    return sum(5 + round(len(message["content"]) / CHARACTERS_PER_TOKEN) for message in messages)
+
+
+def play(tokens: int) -> list[int]:
+    """Prompt lengths of all turns."""
+    session = AgentSession(tokens, count)
+    lengths = []
+    for _ in range(TURNS):
+        session.ask()
+        lengths.append(count(session.messages))
+        session.answer(REPLY)
+    return lengths
+
+
+@pytest.mark.parametrize("tokens", [MIN_TOKENS, 4000, 6000, 7500, MAX_TOKENS])
+def test_the_last_prompt_has_about_the_wanted_length(tokens: int) -> None:
+    assert abs(play(tokens)[-1] - tokens) < 60
+
+
+@pytest.mark.parametrize("tokens", [MIN_TOKENS, 4000, 7500])
+def test_every_turn_adds_something(tokens: int) -> None:
+    assert all(later - earlier > 40 for earlier, later in pairwise(play(tokens)))
+
+
+def test_the_first_prompt_is_about_half_the_last() -> None:
+    first = play(4000)[0]
+    assert 1900 <= first <= 2000
+
+
+def test_each_prompt_begins_with_the_one_before_it() -> None:
+    session = AgentSession(4000, count)
+    earlier: list[Message] = []
+    for _ in range(TURNS):
+        session.ask()
+        assert session.messages[: len(earlier)] == earlier
+        session.answer(REPLY)
+        earlier = list(session.messages)
+    assert [message["role"] for message in earlier[:3]] == ["system", "user", "assistant"]
+
+
+def test_two_sessions_are_the_same() -> None:
+    def messages() -> list[Message]:
+        session = AgentSession(5000, count)
+        for _ in range(TURNS):
+            session.ask()
+            session.answer(REPLY)
+        return session.messages
+
+    assert messages() == messages()
+
+
+def test_a_cut_text_says_how_much_is_missing() -> None:
+    step = load_steps()[1]
+    lines = len(step.body.splitlines())
+    assert f"[... {lines - 3} more lines]" in step.cut(3)
+    assert "more lines]" not in step.cut(lines)
+
+
+def test_no_long_line_is_said_twice_in_a_row() -> None:
+    lines = [line for step in load_steps() for line in step.body.splitlines() if len(line) > 40]
+    repeated = sum(a == b for a, b in pairwise(lines))
+    assert repeated <= 8, "only the log of the fault itself may repeat"
+
+
+@pytest.mark.parametrize("tokens", [MIN_TOKENS - 1, MAX_TOKENS + 1])
+def test_a_length_the_texts_cannot_make_is_refused(tokens: int) -> None:
+    with pytest.raises(ConfigError, match="--tokens must be between 2000 and 8000"):
+        AgentSession(tokens, count)
