@@ -7,8 +7,8 @@ runs can be read in place by attention, so allocation aims at few runs and freei
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,18 +30,30 @@ class Run(NamedTuple):
 class ExtentAllocator:
     """Hands out slots of a pool in runs as long as possible.
 
+    A sequence grows a few tokens at a time, beside others that do the same. Packing them tightly would interleave them
+    slot by slot, so a new run begins in the middle of the largest extent: it has room to grow, and so has the run that
+    ends before it. Nothing is reserved by that; every free slot stays available to everyone.
+
     Free extents are found by their first slot, by the slot after their last one, and by length. There are at most
-    about `sqrt(2 * num_slots)` distinct lengths, so a sorted list of them makes best fit a binary search, whatever the
-    number of extents. Not safe for use from several threads.
+    about `sqrt(2 * num_slots)` distinct lengths, so keeping a sorted list of them is cheap whatever the number of
+    extents. Not safe for use from several threads.
+
+    Args:
+        num_slots: size of the pool.
+        page_size: new runs begin at a multiple of this, provided that slots are only ever taken and freed in whole
+            pages.
 
     Raises:
-        ValueError: when `num_slots` is not between 1 and 2**31 - 1.
+        ValueError: when `num_slots` is not between 1 and 2**31 - 1, or `page_size` is below 1.
     """
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, page_size: int = 1) -> None:
         if not 1 <= num_slots <= MAX_SLOTS:
             raise ValueError(f"num_slots must be between 1 and {MAX_SLOTS}, got {num_slots}")
+        if page_size < 1:
+            raise ValueError(f"page_size must be at least 1, got {page_size}")
         self.num_slots = int(num_slots)
+        self.page_size = int(page_size)
         self._num_free = 0
         self._is_free = np.zeros(self.num_slots, dtype=np.bool_)
         self._stop_of: dict[int, int] = {}
@@ -65,9 +77,8 @@ class ExtentAllocator:
     def allocate(self, n: int, *, after: int | None = None) -> SlotArray:
         """Take `n` free slots, in as few runs as possible.
 
-        The run that begins at `after + 1`, if it is free, is used first: it makes the caller's last run longer instead
-        of opening another. What is still missing comes from the smallest extent that holds all of it, or else from the
-        largest extents.
+        The extent that begins at `after + 1`, if there is one, is used first: it makes the caller's last run longer
+        instead of opening another. What is still missing comes from the largest extents.
 
         Args:
             n: number of slots.
@@ -75,6 +86,15 @@ class ExtentAllocator:
 
         Returns:
             int32 array of shape (n,).
+
+        Raises:
+            OutOfSlots: when fewer than `n` slots are free; nothing has changed then.
+            ValueError: when `n` is negative.
+        """
+        return slots_of(self.allocate_runs(n, after=after))
+
+    def allocate_runs(self, n: int, *, after: int | None = None) -> list[Run]:
+        """Take `n` free slots, as `allocate` does, and return them as runs in the order of use.
 
         Raises:
             OutOfSlots: when fewer than `n` slots are free; nothing has changed then.
@@ -88,9 +108,7 @@ class ExtentAllocator:
         self._num_free -= n
         for start, stop in runs:
             self._is_free[start:stop] = False
-        if len(runs) == 1:
-            return np.arange(*runs[0], dtype=np.int32)
-        return np.concatenate([np.empty(0, np.int32), *(np.arange(*run, dtype=np.int32) for run in runs)])
+        return runs
 
     def free(self, slots: SlotArray) -> None:
         """Give slots back, in any order; neighbouring extents merge.
@@ -98,22 +116,32 @@ class ExtentAllocator:
         Raises:
             ValueError: when a slot is out of range, given twice, or already free; nothing has changed then.
         """
-        slots = ascending(slots)
-        if len(slots) == 0:
-            return
-        if slots[0] < 0 or slots[-1] >= self.num_slots:
-            wrong = slots[0] if slots[0] < 0 else slots[-1]
-            raise ValueError(f"slot {wrong} is outside the pool of {self.num_slots} slots")
-        already = self._is_free[slots]
-        if already.any():
-            raise ValueError(f"slot {slots[already.argmax()]} is freed twice")
-        for start, stop in runs_of(slots):
-            self._release(start, stop)
-        self._num_free += len(slots)
+        self.free_runs(disjoint_runs(slots))
 
-    def all_allocated(self, slots: SlotArray) -> bool:
-        """Whether every one of `slots` (all in range) is in use."""
-        return not self._is_free[slots].any()
+    def free_runs(self, runs: Sequence[Run]) -> None:
+        """Give back runs that have no slot in common, in any order; as `free` does.
+
+        Raises:
+            ValueError: when a slot is out of range or already free; nothing has changed then.
+        """
+        for run in runs:
+            if not self.all_allocated(run):
+                slot = run.start + int(self._is_free[run.start : run.stop].argmax())
+                raise ValueError(f"slot {slot} is freed twice")
+        for start, stop in runs:
+            self._release(start, stop)
+            self._num_free += stop - start
+
+    def all_allocated(self, run: Run) -> bool:
+        """Whether every slot of a run is in use.
+
+        Raises:
+            ValueError: when a slot is out of range.
+        """
+        if run.start < 0 or run.stop > self.num_slots:
+            wrong = run.start if run.start < 0 else run.stop - 1
+            raise ValueError(f"slot {wrong} is outside the pool of {self.num_slots} slots")
+        return not self._is_free[run.start : run.stop].any()
 
     def check_integrity(self) -> None:
         """Compare every index with the map of free slots.
@@ -121,7 +149,7 @@ class ExtentAllocator:
         Raises:
             AssertionError: naming the broken invariant.
         """
-        extents = dict(runs_of(np.flatnonzero(self._is_free).astype(np.int32)))
+        extents = dict(runs_of(np.flatnonzero(self._is_free)))
         assert self._num_free == np.count_nonzero(self._is_free), "free slots are miscounted"
         assert self._stop_of == extents, "extents differ from the map of free slots, or neighbours are not merged"
         assert self._start_of == {stop: start for start, stop in extents.items()}, "extents by end are wrong"
@@ -136,26 +164,31 @@ class ExtentAllocator:
     def _take(self, n: int, after: int | None) -> Iterator[Run]:
         """Cut `n` slots out of the extents, which hold as many."""
         if n and after is not None and (start := int(after) + 1) in self._stop_of:
-            run = self._cut(start, n)
+            run = self._cut(start, start, n)
             n -= run.stop - run.start
             yield run
         while n:
-            run = self._cut(self._choose(n), n)
+            length = self._lengths[-1]
+            start = next(reversed(self._starts_by_length[length]))
+            run = self._cut(start, start + self._margin(start, length - n), n)
             n -= run.stop - run.start
             yield run
 
-    def _choose(self, n: int) -> int:
-        """First slot of the smallest extent that holds `n` slots, or else of the largest one."""
-        index = min(bisect_left(self._lengths, n), len(self._lengths) - 1)
-        return next(reversed(self._starts_by_length[self._lengths[index]]))
+    def _margin(self, start: int, spare: int) -> int:
+        """How many slots to leave free before a run in the extent at `start` that has `spare` slots too many."""
+        if spare <= 0 or start == 0:  # at the very beginning of the pool, no run before needs room
+            return 0
+        return spare // 2 - spare // 2 % self.page_size
 
-    def _cut(self, start: int, n: int) -> Run:
-        """Take up to `n` slots from the front of the extent at `start`."""
+    def _cut(self, start: int, begin: int, n: int) -> Run:
+        """Take up to `n` slots, from `begin` on, out of the extent at `start`."""
         stop = self._remove(start)
-        end = min(start + n, stop)
+        end = min(begin + n, stop)
+        if start < begin:
+            self._add(start, begin)
         if end < stop:
             self._add(end, stop)
-        return Run(start, end)
+        return Run(begin, end)
 
     def _release(self, start: int, stop: int) -> None:
         self._is_free[start:stop] = True
@@ -188,32 +221,58 @@ class ExtentAllocator:
         return stop
 
 
-def ascending(slots: SlotArray) -> SlotArray:
-    """`slots` in ascending order; the same array when it is so already.
+def slots_of(runs: Sequence[Run]) -> SlotArray:
+    """The slots of some runs, one after the other, in one int32 array."""
+    arrays = [np.arange(start, stop, dtype=np.int32) for start, stop in runs]
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32)
+
+
+def runs_of(slots: npt.NDArray[np.integer[Any]]) -> list[Run]:
+    """The runs of consecutive slots in an array, in its own order: `[7, 8, 9, 2, 3]` has 7–9 and 2–3.
 
     Raises:
-        ValueError: when it is not a one-dimensional array of integers, or a slot occurs twice.
+        ValueError: when it is not a one-dimensional array of integers.
     """
     slots = np.asarray(slots)
     if slots.ndim != 1 or (slots.dtype.kind not in "iu" and len(slots)):
         raise ValueError("slots must be a one-dimensional array of integers")
-    if len(slots) < 2 or (slots[1:] > slots[:-1]).all():
-        return slots
-    slots = np.sort(slots)
-    same = slots[1:] == slots[:-1]
-    if same.any():
-        raise ValueError(f"slot {slots[same.argmax()]} is given twice")
-    return slots
-
-
-def runs_of(slots: SlotArray) -> list[Run]:
-    """The maximal runs of consecutive numbers in a strictly ascending array."""
+    if slots.dtype != np.int32:
+        slots = slots.astype(np.int64)
     if len(slots) == 0:
         return []
-    first, last = int(slots[0]), int(slots[-1])
-    if last - first + 1 == len(slots):
-        return [Run(first, last + 1)]
     breaks = np.flatnonzero(slots[1:] != slots[:-1] + 1)
-    starts = [first, *slots[breaks + 1].tolist()]
-    stops = [*(slots[breaks] + 1).tolist(), last + 1]
+    if len(breaks) == 0:
+        return [Run(slots.item(0), slots.item(-1) + 1)]
+    starts = [slots.item(0), *slots[breaks + 1].tolist()]
+    stops = [*(slots[breaks] + 1).tolist(), slots.item(-1) + 1]
     return [Run(start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+
+def disjoint_runs(slots: npt.NDArray[np.integer[Any]]) -> list[Run]:
+    """The maximal runs of a set of slots given in any order, ascending.
+
+    Raises:
+        ValueError: when it is not a one-dimensional array of integers, or a slot occurs twice.
+    """
+    return merge_runs(runs_of(slots))
+
+
+def merge_runs(runs: Sequence[Run]) -> list[Run]:
+    """Runs given in any order, ascending, and those that touch made one.
+
+    Raises:
+        ValueError: when two of them have a slot in common.
+    """
+    if len(runs) < 2:
+        return list(runs)
+    first, *rest = sorted(runs)
+    merged = [first]
+    for run in rest:
+        last = merged[-1]
+        if run.start < last.stop:
+            raise ValueError(f"slot {run.start} is given twice")
+        if run.start == last.stop:
+            merged[-1] = Run(last.start, run.stop)
+        else:
+            merged.append(run)
+    return merged

@@ -6,7 +6,7 @@ It recomputes everything from the nodes and trusts no counter.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +46,7 @@ def check_tree(
             node = pending.pop()
             for key, child in node.children.items():
                 assert child.parent is node, "a child is not linked to its parent"
-                _check_node(child, page_size)
+                _check_node(child, recency, page_size)
                 assert key == child_key(child.key, 0), "a child is kept under a key that its edge does not begin with"
                 nodes.append(child)
                 pending.append(child)
@@ -57,8 +57,8 @@ def check_tree(
     return Census(len(nodes), evictable, len(slots) - evictable, slots)
 
 
-def _check_node(node: Node, page_size: int) -> None:
-    assert node.alive, "a node of the tree is marked as evicted"
+def _check_node(node: Node, recency: RecencyList, page_size: int) -> None:
+    assert node.home is recency, "a node of the tree belongs to another cache, or was evicted"
     assert len(node.key) > 0, "a node has no tokens"
     assert len(node.key) % page_size == 0, "an edge is not in whole pages"
     assert node.key.dtype == node.slots.dtype == np.int32, "tokens or slots are not int32"
@@ -73,7 +73,7 @@ def _check_node(node: Node, page_size: int) -> None:
 
 
 def _check_recency(recency: RecencyList, unlocked: list[Node]) -> None:
-    listed = list(recency)
+    listed = list(islice(recency, len(unlocked) + 1))  # a broken ring may never end
     position = {id(node): index for index, node in enumerate(listed)}
     assert len(position) == len(listed), "a node is listed twice in the order of use"
     assert position.keys() == {id(node) for node in unlocked}, (

@@ -6,12 +6,11 @@ It knows token ids, slots and namespaces; nothing of tensors, text or requests.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-
 from mainstem.errors import OutOfSlots
-from mainstem.pages import ExtentAllocator, SlotArray, ascending
+from mainstem.pages import ExtentAllocator, Run, SlotArray, disjoint_runs, slots_of
 from mainstem.tree.keys import Namespace, Tokens
 
 
@@ -51,7 +50,7 @@ class InsertResult(NamedTuple):
     """What the cache holds of some tokens after they were inserted.
 
     Attributes:
-        length: how many leading tokens it holds; all of them, rounded down to a page.
+        length: how many leading tokens it holds: all of them, rounded down to a page, or none if it keeps nothing.
         num_cached: how many of these it held before.
         slots: int32 array of shape (length,), the slot of each; the caller's to keep.
         handle: stands for exactly these tokens.
@@ -136,7 +135,7 @@ class PrefixCache(ABC):
             raise ValueError(f"capacity must be a positive multiple of the page size {page_size}, got {capacity}")
         self.capacity = int(capacity)
         self.page_size = int(page_size)
-        self.allocator = ExtentAllocator(capacity)
+        self.allocator = ExtentAllocator(capacity, page_size)
         self._cached_tokens = 0
         self._evictable = 0
 
@@ -223,14 +222,7 @@ class PrefixCache(ABC):
             OutOfSlots: when fewer than `n` slots are free or evictable; nothing has changed then.
             ValueError: when `n` is negative or not in whole pages.
         """
-        if n < 0 or n % self.page_size:
-            raise ValueError(f"the number of slots must be a multiple of the page size {self.page_size}, got {n}")
-        missing = n - self.allocator.num_free
-        if missing > 0:
-            if missing > self._evictable:
-                raise OutOfSlots(n, self.allocator.num_free + self._evictable)
-            self.evict(missing)
-        return self.allocator.allocate(n, after=after)
+        return slots_of(self._allocate_runs(n, after))
 
     def free(self, slots: SlotArray) -> None:
         """Give back slots that the caller holds, in any order.
@@ -238,21 +230,30 @@ class PrefixCache(ABC):
         Raises:
             ValueError: when a slot is not held by the caller, or they are not whole pages; nothing has changed then.
         """
-        if self.page_size > 1:
-            self._require_whole_pages(slots)
-        self.allocator.free(slots)
+        runs = disjoint_runs(slots)
+        self._require_whole_pages(runs)
+        self.allocator.free_runs(runs)
 
     @property
     def held(self) -> int:
         """Slots that callers hold privately: allocated, and not cached."""
         return self.capacity - self.allocator.num_free - self._cached_tokens
 
-    def _require_whole_pages(self, slots: SlotArray) -> None:
-        """Raise ValueError unless `slots` are some pages, all of each."""
-        ordered = ascending(slots)
+    def _allocate_runs(self, n: int, after: int | None) -> list[Run]:
+        """What `allocate` does, in runs."""
+        if n < 0 or n % self.page_size:
+            raise ValueError(f"the number of slots must be a multiple of the page size {self.page_size}, got {n}")
+        missing = n - self.allocator.num_free
+        if missing > 0:
+            if missing > self._evictable:
+                raise OutOfSlots(n, self.allocator.num_free + self._evictable)
+            self.evict(missing)
+        return self.allocator.allocate_runs(n, after=after)
+
+    def _require_whole_pages(self, runs: Sequence[Run]) -> None:
+        """Raise ValueError unless every run begins and ends between two pages."""
         size = self.page_size
-        if len(ordered) % size == 0:
-            pages = ordered.reshape(-1, size)
-            if (pages[:, 0] % size == 0).all() and (pages == pages[:, :1] + np.arange(size, dtype=np.int32)).all():
-                return
-        raise ValueError(f"slots must be whole pages of {size} consecutive slots that begin at a multiple of {size}")
+        if size > 1 and any(start % size or stop % size for start, stop in runs):
+            raise ValueError(
+                f"slots must be whole pages of {size} consecutive slots that begin at a multiple of {size}"
+            )

@@ -6,7 +6,7 @@ It knows how callers write these down, and nothing of the tree.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,8 @@ def as_tokens(tokens: Tokens) -> TokenArray:
         TypeError: when they are not a one-dimensional sequence of integers.
         ValueError: when one is negative or above 2**31 - 1.
     """
-    array: TokenArray
-    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32:
-        array = tokens  # type: ignore[assignment]  # the dtype was just checked
-    else:
-        array = _convert(tokens)
+    is_int32 = isinstance(tokens, np.ndarray) and tokens.dtype == np.int32
+    array = cast(TokenArray, tokens) if is_int32 else _convert(tokens)
     if array.ndim != 1:
         raise TypeError(f"tokens must be one-dimensional, but they have {array.ndim} dimensions")
     if len(array) and array.min() < 0:
@@ -45,8 +42,6 @@ def namespace_key(namespace: Namespace) -> NamespaceKey:
     Raises:
         TypeError: when it is not a tuple of str, int, float, bool, bytes and None.
     """
-    if namespace == () and type(namespace) is tuple:
-        return ()
     if not isinstance(namespace, tuple):
         raise TypeError(f"a namespace must be a tuple, got {type(namespace).__name__}; write for example ('tenant',)")
     for part in namespace:

@@ -34,17 +34,19 @@ class Node(PrefixHandle):
         pins: locks taken on this node itself and not yet released.
         locks: `pins` and the locks of all children; the node can go when there is none.
         last_used: when the node was last matched, inserted or released, as `time.monotonic()` tells.
-        alive: whether it is still in the tree.
+        home: the order of use of the cache that the node belongs to; None once it has been evicted.
         older: the node used next before this one, while it is in a `RecencyList`.
         newer: the node used next after this one.
     """
 
-    __slots__ = ("alive", "children", "key", "last_used", "locks", "newer", "older", "parent", "pins", "slots")
+    __slots__ = ("children", "home", "key", "last_used", "locks", "newer", "older", "parent", "pins", "slots")
 
     older: Node
     newer: Node
 
-    def __init__(self, key: TokenArray, slots: SlotArray, parent: Node | None, last_used: float = 0.0) -> None:
+    def __init__(
+        self, key: TokenArray, slots: SlotArray, parent: Node | None, home: RecencyList | None, last_used: float = 0.0
+    ) -> None:
         self.key = key
         self.slots = slots
         self.parent = parent
@@ -52,7 +54,23 @@ class Node(PrefixHandle):
         self.pins = 0
         self.locks = 0
         self.last_used = last_used
-        self.alive = True
+        self.home = home
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: edge of {len(self.key)} tokens, {self.locks} locks>"
+
+    def compact(self) -> None:
+        """Let go of much longer arrays of which the node's own are views since a split."""
+        base = self.key.base
+        if isinstance(base, np.ndarray) and len(base) > 2 * len(self.key):
+            self.key = self.key.copy()
+            self.slots = self.slots.copy()
+
+    def bury(self) -> None:
+        """Mark the node as evicted, and let go of all others so that an old handle keeps none of them in memory."""
+        self.home = None
+        self.parent = None
+        del self.older, self.newer
 
 
 class Root(Node):
@@ -64,8 +82,8 @@ class Root(Node):
 
     __slots__ = ("namespace",)
 
-    def __init__(self, namespace: NamespaceKey) -> None:
-        super().__init__(NO_TOKENS, NO_TOKENS, None)
+    def __init__(self, namespace: NamespaceKey, home: RecencyList) -> None:
+        super().__init__(NO_TOKENS, NO_TOKENS, None, home)
         self.namespace = namespace
 
 
@@ -78,7 +96,7 @@ class RecencyList:
     """
 
     def __init__(self) -> None:
-        self._end = Node(NO_TOKENS, NO_TOKENS, None)
+        self._end = Node(NO_TOKENS, NO_TOKENS, None, None)
         self._end.older = self._end.newer = self._end
 
     def oldest(self) -> Node | None:

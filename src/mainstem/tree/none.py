@@ -91,4 +91,4 @@ class NoPrefixCache(PrefixCache):
 
     def _require_own(self, handle: PrefixHandle) -> None:
         if handle is not self._nothing:
-            raise ValueError("this is not a handle of this cache")
+            raise ValueError("this handle is not of this cache")

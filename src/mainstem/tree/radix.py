@@ -7,13 +7,13 @@ The structure is that of RadixAttention (arXiv 2312.07104); the tree is walked i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from mainstem.errors import OutOfSlots
-from mainstem.pages import SlotArray, ascending
+from mainstem.pages import Run, SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
 from mainstem.tree.integrity import check_tree
 from mainstem.tree.interface import CacheStats, InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle
 from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, namespace_key
@@ -45,7 +45,7 @@ class RadixCache(PrefixCache):
         super().__init__(capacity, page_size)
         self._roots: dict[NamespaceKey, Root] = {}
         self._recency = RecencyList()
-        self._nothing = Root(())
+        self._nothing = Root((), self._recency)
         self._is_cached = np.zeros(self.capacity, dtype=np.bool_)
         self._num_nodes = 0
         self._queries = self._hits = self._query_tokens = self._hit_tokens = 0
@@ -100,13 +100,13 @@ class RadixCache(PrefixCache):
         if slots is None:
             self._require_room(len(tokens) - walk.length, walk)
             path = self._settle(walk)
-            added = self._allocate_beside(path, len(tokens) - walk.length)
+            runs = self._allocate_beside(path, len(tokens) - walk.length)
         else:
-            added = np.array(slots[walk.length : len(tokens)], dtype=np.int32)
-            self._require_held(added)
+            runs = runs_of(np.asarray(slots)[walk.length : len(tokens)])
+            self._require_held(runs)
             path = self._settle(walk)
-        if len(added):
-            path.append(self._grow(path[-1] if path else self._root(key), tokens[walk.length :].copy(), added))
+        if runs:
+            path.append(self._grow(path[-1] if path else self._root(key), tokens[walk.length :].copy(), runs))
         self._touch(path)
         return InsertResult(len(tokens), walk.length, _slots_of(path), path[-1] if path else self._nothing)
 
@@ -124,21 +124,19 @@ class RadixCache(PrefixCache):
             wanted -= len(gone[-1])
         if not gone:
             return 0
-        slots = np.concatenate(gone)
-        self._is_cached[slots] = False
-        self._cached_tokens -= len(slots)
-        self._evictable -= len(slots)
-        self._evicted += len(slots)
-        self.allocator.free(slots)
-        return len(slots)
+        runs = disjoint_runs(np.concatenate(gone))
+        freed = self._mark(runs, False)
+        self._cached_tokens -= freed
+        self._evictable -= freed
+        self._evicted += freed
+        self.allocator.free_runs(runs)
+        return freed
 
     def free(self, slots: SlotArray) -> None:
-        slots = ascending(slots)
-        if len(slots) and 0 <= slots[0] and slots[-1] < self.capacity and self._is_cached[slots].any():
-            raise ValueError(
-                "a slot to free belongs to the cache; free only slots that were allocated and not inserted"
-            )
-        super().free(slots)
+        runs = disjoint_runs(slots)
+        self._require_whole_pages(runs)
+        self._require_uncached(runs)
+        self.allocator.free_runs(runs)
 
     def reset(self) -> int:
         evicted = self._evicted
@@ -172,7 +170,8 @@ class RadixCache(PrefixCache):
         assert len(found.slots) == self._cached_tokens, "cached tokens are miscounted"
         assert len(np.unique(found.slots)) == len(found.slots), "a slot is used twice in the tree"
         assert np.array_equal(np.sort(found.slots), np.flatnonzero(self._is_cached)), "the map of cached slots is wrong"
-        assert self.allocator.all_allocated(found.slots), "a slot of the tree is free"
+        runs = disjoint_runs(found.slots)
+        assert all(self.allocator.all_allocated(run) for run in runs), "a slot of the tree is free"
         assert self.held >= 0, "more slots are cached and free than there are"
         stats = self.stats()
         assert stats.free + stats.evictable + stats.protected == stats.capacity, "slots do not add up"
@@ -193,7 +192,7 @@ class RadixCache(PrefixCache):
             node = node.children.get(self._child_key(tokens, length))
             if node is None:
                 break
-            same = _common_length(node.key, tokens[length:end])
+            same = _common_length(node.key, tokens[length : min(length + len(node.key), end)])
             if same < len(node.key):
                 same -= same % self.page_size
                 return _Walk(length + same, path, node, same)
@@ -227,16 +226,16 @@ class RadixCache(PrefixCache):
         """A new node with the first `length` tokens of `node`, in its place below its parent."""
         parent = node.parent
         assert parent is not None
-        upper = Node(node.key[:length], node.slots[:length], parent, node.last_used)
+        upper = Node(node.key[:length], node.slots[:length], parent, self._recency, node.last_used)
         parent.children[self._child_key(node.key, 0)] = upper
         return upper
 
-    def _grow(self, parent: Node, key: TokenArray, slots: SlotArray) -> Node:
-        """Add a leaf. Both arrays become the tree's own."""
-        leaf = Node(key, slots, parent)
+    def _grow(self, parent: Node, key: TokenArray, runs: Sequence[Run]) -> Node:
+        """Add a leaf below `parent`; the array `key` becomes the tree's own."""
+        leaf = Node(key, slots_of(runs), parent, self._recency)
         parent.children[self._child_key(key, 0)] = leaf
         self._recency.append(leaf)
-        self._is_cached[slots] = True
+        self._mark(runs, True)
         self._num_nodes += 1
         self._cached_tokens += len(key)
         self._evictable += len(key)
@@ -246,7 +245,7 @@ class RadixCache(PrefixCache):
     def _root(self, namespace: NamespaceKey) -> Root:
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = Root(namespace)
+            root = self._roots[namespace] = Root(namespace, self._recency)
         return root
 
     def _touch(self, path: list[Node]) -> None:
@@ -266,8 +265,10 @@ class RadixCache(PrefixCache):
         del parent.children[self._child_key(leaf.key, 0)]
         self._recency.remove(leaf)
         self._num_nodes -= 1
-        leaf.alive = False
-        if isinstance(parent, Root) and not parent.children:
+        leaf.bury()
+        if not isinstance(parent, Root):
+            parent.compact()
+        elif not parent.children:
             del self._roots[parent.namespace]
 
     def _trim(self, leaf: Node, n: int) -> SlotArray:
@@ -276,17 +277,20 @@ class RadixCache(PrefixCache):
         A new node takes its place: handles of the longer prefix must not come to stand for the shorter one.
         """
         kept = len(leaf.key) - n
-        self._recency.insert_after(leaf, self._replace(leaf, kept))
+        shorter = self._replace(leaf, kept)
+        shorter.compact()
+        self._recency.insert_after(leaf, shorter)
         self._recency.remove(leaf)
-        leaf.alive = False
+        leaf.bury()
         return leaf.slots[kept:]
 
     def _node_of(self, handle: PrefixHandle) -> Node:
-        if not isinstance(handle, Node):
-            raise ValueError("this is not a handle of this cache")
-        if not handle.alive:
-            raise ValueError("this prefix has been evicted, at least in part; match it again and lock it at once")
-        return handle
+        if isinstance(handle, Node):
+            if handle.home is self._recency:
+                return handle
+            if handle.home is None:
+                raise ValueError("this prefix has been evicted, at least in part; match it again and lock it at once")
+        raise ValueError("this handle is not of this cache")
 
     def _require_room(self, n: int, walk: _Walk) -> None:
         """Raise OutOfSlots unless `n` slots can be had without evicting what `walk` has matched."""
@@ -294,41 +298,49 @@ class RadixCache(PrefixCache):
         if n > available:
             raise OutOfSlots(n, available)
 
-    def _allocate_beside(self, path: list[Node], n: int) -> SlotArray:
+    def _allocate_beside(self, path: list[Node], n: int) -> list[Run]:
         """Take `n` slots to continue `path`, of which nothing is evicted."""
         if not path:
-            return self.allocate(n)
-        self.lock(path[-1])
-        slots = self.allocate(n, after=path[-1].slots.item(-1))
-        self.unlock(path[-1])
-        return slots
+            return self._allocate_runs(n, None)
+        last = path[-1]
+        self.lock(last)
+        runs = self._allocate_runs(n, last.slots.item(-1))
+        self.unlock(last)
+        return runs
 
-    def _require_held(self, slots: SlotArray) -> None:
-        """Raise ValueError unless each of `slots` is allocated, not cached, and given once."""
-        ordered = ascending(slots)
-        if len(ordered) == 0:
-            return
-        if ordered[0] < 0 or ordered[-1] >= self.capacity:
-            raise ValueError(f"a slot is outside the pool of {self.capacity} slots")
-        if self._is_cached[ordered].any() or not self.allocator.all_allocated(ordered):
-            raise ValueError("a slot to insert is free or already cached; take it from allocate and insert it once")
-        if self.page_size > 1:
-            self._require_whole_pages(slots)
+    def _mark(self, runs: Sequence[Run], cached: bool) -> int:
+        """Note whether the tree owns these slots; returns their number."""
+        for start, stop in runs:
+            self._is_cached[start:stop] = cached
+        return sum(stop - start for start, stop in runs)
+
+    def _require_held(self, runs: Sequence[Run]) -> None:
+        """Raise ValueError unless each slot of `runs` is allocated, not cached, and given once."""
+        self._require_whole_pages(runs)
+        runs = merge_runs(runs)
+        if not all(self.allocator.all_allocated(run) for run in runs):
+            raise ValueError("a slot to insert is free; take it from allocate first")
+        self._require_uncached(runs)
+
+    def _require_uncached(self, runs: Sequence[Run]) -> None:
+        for start, stop in runs:
+            if self._is_cached[start:stop].any():
+                raise ValueError("a slot belongs to the cache already; insert or free only those that allocate gave")
 
 
 def _common_length(key: TokenArray, tokens: TokenArray) -> int:
-    """How many leading tokens two arrays share, the first of each being equal."""
-    length = min(len(key), len(tokens))
+    """How many leading tokens an edge shares with the `tokens`, which are not longer; the first one is equal."""
+    length = len(tokens)
     if length == 1:
         return 1
-    differs = key[:length] != tokens[:length]
+    differs = (key if len(key) == length else key[:length]) != tokens
     at = int(differs.argmax())
     return at if differs[at] else length
 
 
-def _slots_of(path: Iterable[Node]) -> SlotArray:
+def _slots_of(path: Sequence[Node]) -> SlotArray:
     """The slots of a path in one array of their own."""
-    return np.concatenate([NO_TOKENS, *(node.slots for node in path)])
+    return np.concatenate([node.slots for node in path]) if path else NO_TOKENS.copy()
 
 
 def _unlocked_tokens(walk: _Walk) -> int:
