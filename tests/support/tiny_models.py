@@ -84,7 +84,8 @@ def make_tiny_model(folder: Path, architecture: str = "llama", *, seed: int = 0,
     folder.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        auto_model: Any = AutoModelForCausalLM
+        model = auto_model.from_config(config, dtype=torch.float32)
     model.save_pretrained(folder)
     save_tiny_tokenizer(folder)
     return folder
@@ -93,7 +94,8 @@ def make_tiny_model(folder: Path, architecture: str = "llama", *, seed: int = 0,
 def save_tiny_tokenizer(folder: Path, *, chat_template: str | None = CHAT_TEMPLATE) -> Path:
     """Writes only the tokenizer's files to `folder` and returns it."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = PreTrainedTokenizerFast(
+    fast_tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer = fast_tokenizer(
         tokenizer_object=Tokenizer.from_str(_trained_tokenizer()),
         bos_token=SPECIAL_TOKENS[0],
         eos_token=SPECIAL_TOKENS[2],

@@ -6,13 +6,15 @@ It knows how `transformers` loads weights; it knows nothing of KV memory or requ
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
+from mainstem.errors import ModelLoadError
 from mainstem.model.shape import ModelShape, shape_of
 from mainstem.model.support import check_supported
+from mainstem.tokens.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -40,13 +42,36 @@ def load_model(folder: Path, *, dtype: torch.dtype | None, device: torch.device)
         UnsupportedModel: when its attention is not one that is computed here.
         ModelLoadError: when its files cannot be read.
     """
+    try:
+        with quiet_transformers():
+            return _load(folder, dtype, device)
+    except ModelLoadError:
+        raise
+    except (
+        Exception
+    ) as error:  # transformers, safetensors and torch raise OSError, ValueError, KeyError, ... as it comes
+        raise ModelLoadError(f"The model in {folder} cannot be loaded: {error}") from error
+
+
+def _load(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LoadedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     check_supported(config)
-    module = AutoModelForCausalLM.from_pretrained(
-        folder, config=config, dtype=dtype or "auto", local_files_only=True, attn_implementation="sdpa"
+    auto_model: Any = AutoModelForCausalLM
+    module, info = auto_model.from_pretrained(
+        folder,
+        config=config,
+        dtype=dtype or "auto",
+        attn_implementation="sdpa",
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=False,
+        output_loading_info=True,
     )
+    missing = sorted(info["missing_keys"])
+    if missing:  # transformers would fill them with random numbers
+        raise ModelLoadError(f"{folder} lacks {len(missing)} of the model's weights, among them {missing[0]}")
     module = module.eval().requires_grad_(False).to(device)
     shape = shape_of(module, config)
     return LoadedModel(module, shape, shape.dtype, device, config)

@@ -5,10 +5,18 @@ It knows names, paths and the user's cache folder; it loads no weights to run th
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 from typing import NamedTuple
 
+from mainstem.errors import ModelLoadError
+from mainstem.model import embedded
+from mainstem.model.cache import cache_folder, make_once
 from mainstem.model.progress import Progress, no_progress
+
+# Goes up when what is kept of a GGUF file changes.
+_FORMAT = 1
 
 
 class ModelFiles(NamedTuple):
@@ -19,12 +27,49 @@ class ModelFiles(NamedTuple):
 
 
 def resolve_model(name_or_path: str, progress: Progress | None = None) -> ModelFiles:
-    """Finds a model's files; fetches or converts them first if need be.
+    """Finds a model's files; fetches the embedded model, or converts a GGUF file, the first time it is used.
+
+    Args:
+        name_or_path: `smollm2`, or a path; `~` is the home folder.
+        progress: told how far a download or conversion is.
 
     Raises:
         DownloadError: when the embedded model cannot be fetched.
         ModelLoadError: when the path holds no model that can be read.
     """
-    del progress
+    tell = progress or no_progress
     path = Path(name_or_path).expanduser()
-    return ModelFiles(path, path.name)
+    if name_or_path == embedded.NAME:
+        return ModelFiles(embedded.fetch_embedded(tell), embedded.NAME)
+    if path.is_dir():
+        _check_folder(path)
+        return ModelFiles(path, path.resolve().name)
+    if path.is_file():
+        return ModelFiles(_converted(path, tell), path.stem)
+    raise ModelLoadError(
+        f"There is no model '{name_or_path}': it is neither '{embedded.NAME}' nor a folder or file on this machine. "
+        "Models are not fetched from a hub; give the path of a Hugging Face folder or of a GGUF file."
+    )
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        ggufs = sorted(folder.glob("*.gguf"))
+        hint = f" To serve a GGUF file, give its own path: {ggufs[0]}." if ggufs else ""
+        raise ModelLoadError(f"{folder} is not a Hugging Face model folder: it has no config.json.{hint}")
+    if not any(folder.glob("*.safetensors")):
+        raise ModelLoadError(
+            f"{folder} has no weights in the safetensors format (*.safetensors), which mainstem reads."
+        )
+
+
+def _converted(path: Path, progress: Progress) -> Path:
+    from mainstem.model.gguf import convert_gguf, is_gguf
+
+    if not is_gguf(path):
+        raise ModelLoadError(f"{path} is not a GGUF file. Give the folder that a model's files lie in, or a GGUF file.")
+    path, stat = path.resolve(), path.stat()
+    key = hashlib.sha256(f"{path}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:12]
+    name = re.sub(r"[^\w.-]", "_", path.stem)
+    folder = cache_folder() / "models" / f"{name}-{key}-{_FORMAT}"
+    return make_once(folder, lambda draft: convert_gguf(path, draft, progress, title=path.name), progress)

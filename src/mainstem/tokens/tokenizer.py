@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from mainstem.errors import InvalidRequest, ModelLoadError
 from mainstem.tokens.chat import normalize_messages, normalize_tools
 from mainstem.tokens.detokenize import DetokenizerStream, TokenBytes, decode_all
+from mainstem.tokens.quiet import quiet_transformers
 from mainstem.tokens.templates import CHATML_WITH_TOOLS
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 TokenArray: TypeAlias = NDArray[np.int32]
 
@@ -31,13 +29,18 @@ _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 class Tokenizer:
     """Encodes, decodes and renders chats for one model. Safe to use from several threads.
 
+    Args:
+        loaded: a fast `transformers` tokenizer.
+        vocab_size: how many logits the model has.
+        eos_token_ids: ids that the model's configuration names as its end.
+
     Attributes:
         eos_token_ids: ids that end a reply.
         vocab_size: ids below it are valid; at least as many as the model has logits.
         has_chat_template: whether chats can be rendered.
     """
 
-    def __init__(self, loaded: PreTrainedTokenizerFast, *, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+    def __init__(self, loaded: Any, *, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
         self._loaded = loaded
         self._backend = loaded.backend_tokenizer
         # A tokenizer.json may carry settings of its training; a prompt is never cut or filled up here.
@@ -62,7 +65,8 @@ class Tokenizer:
         from transformers import AutoTokenizer
 
         try:
-            loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            with quiet_transformers():
+                loaded: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises OSError, ValueError, KeyError, ImportError, ... as it comes
             raise ModelLoadError(f"The tokenizer in {folder} cannot be read: {error}") from error
         if not getattr(loaded, "is_fast", False):
