@@ -6,6 +6,7 @@ tree, the pages or tensors.
 
 from mainstem.server.app import create_app
 from mainstem.server.background import BackgroundServer
-from mainstem.server.run import run, serve
+from mainstem.server.run import serve, serve_async
+from mainstem.server.sockets import listen
 
-__all__ = ["BackgroundServer", "create_app", "run", "serve"]
+__all__ = ["BackgroundServer", "create_app", "listen", "serve", "serve_async"]

@@ -7,7 +7,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from mainstem.server.run import serve
+from mainstem.server.run import serve_async
 
 if TYPE_CHECKING:
     from mainstem.config import ServerConfig
@@ -62,7 +62,7 @@ class BackgroundServer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        await serve(self._engine, self._config, on_ready=self._on_ready, stop=self._stop)
+        await serve_async(self._engine, self._config, on_ready=self._on_ready, stop=self._stop)
 
     def _on_ready(self, url: str) -> None:
         self.url = url

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainstem.errors import InvalidRequest
+from mainstem.params import MAX_LOGPROBS
 from mainstem.server.auth import tenant_of
 from mainstem.server.generation import Generation, Part
 from mainstem.server.logprobs import chat_logprobs
@@ -37,7 +38,7 @@ def router(service: Service) -> APIRouter:
         engine = service.engine
         params = sampling_params(
             body,
-            max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+            max_tokens=_max_tokens(body),
             logprobs=_logprobs(body),
             max_model_len=engine.max_model_len,
             vocab_size=engine.tokenizer.vocab_size,
@@ -142,9 +143,20 @@ def check_tools(tools: list[dict[str, Any]] | None) -> None:
             )
 
 
+def _max_tokens(body: ChatBody) -> int | None:
+    if body.max_completion_tokens is None:
+        return body.max_tokens
+    if body.max_completion_tokens < 1:
+        raise InvalidRequest("max_completion_tokens must be at least 1", param="max_completion_tokens")
+    return body.max_completion_tokens
+
+
 def _logprobs(body: ChatBody) -> int | None:
+    top = body.top_logprobs or 0
+    if not 0 <= top <= MAX_LOGPROBS:
+        raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}, got {top}", param="top_logprobs")
     if body.logprobs:
-        return body.top_logprobs or 0
+        return top
     if body.top_logprobs is not None:
         raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
     return None

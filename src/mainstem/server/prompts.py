@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mainstem.errors import InvalidRequest
+from mainstem.errors import InvalidRequest, PromptTooLong
 from mainstem.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def completion_prompts(service: Service, value: Any, n: int) -> list[Promp
 
     Raises:
         InvalidRequest: when it is none of these, is empty, or has an id that the model does not know.
-        ApiError: when a text is far too long for the model.
+        PromptTooLong, ApiError: when it is too long for the model.
     """
     entries = _entries(value)
     if len(entries) * n > MAX_SEQUENCES:
@@ -52,13 +52,7 @@ async def completion_prompts(service: Service, value: Any, n: int) -> list[Promp
             f"{len(entries)} prompts with n={n} make {len(entries) * n} replies; at most {MAX_SEQUENCES} are allowed",
             param="prompt",
         )
-    prompts = []
-    for name, entry in entries:
-        if isinstance(entry, str):
-            prompts.append(await _text_prompt(service, name, entry))
-        else:
-            prompts.append(Prompt(token_ids(entry, service.engine.tokenizer.vocab_size, name), None))
-    return prompts
+    return [await _prompt(service, name, entry) for name, entry in entries]
 
 
 async def encode_text(service: Service, text: str, *, add_special_tokens: bool, param: str) -> TokenArray:
@@ -126,10 +120,17 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
     return [("prompt", value)]
 
 
-async def _text_prompt(service: Service, name: str, text: str) -> Prompt:
-    ids = await encode_text(service, text, add_special_tokens=True, param=name)
+async def _prompt(service: Service, name: str, entry: Any) -> Prompt:
+    text = entry if isinstance(entry, str) else None
+    if text is None:
+        ids = token_ids(entry, service.engine.tokenizer.vocab_size, name)
+    else:
+        ids = await encode_text(service, text, add_special_tokens=True, param=name)
     if not len(ids):
         raise InvalidRequest(f"{name} is empty; this model needs at least one token to continue", param=name)
+    if len(ids) >= service.engine.max_model_len:
+        # The engine would say so too, but does not know which prompt of several it is.
+        raise PromptTooLong(len(ids), service.engine.max_model_len, param=name)
     return Prompt(ids, text)
 
 

@@ -1,6 +1,6 @@
-"""Runs an app under uvicorn: binding, readiness, signals, draining.
+"""Runs an app under uvicorn: readiness, signals, draining.
 
-Knows processes and sockets; what is served is `app`'s business. It prints nothing and configures no logging.
+Knows processes and event loops; what is served is `app`'s business. It prints nothing and configures no logging.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from mainstem.errors import ConfigError
 from mainstem.server.app import create_app
+from mainstem.server.sockets import listen, url_of
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -24,27 +24,29 @@ if TYPE_CHECKING:
     from mainstem.config import ServerConfig
     from mainstem.engine import AsyncEngine
 
-# After draining only connections are left that hang; they get this long.
+# After draining only connections that hang are left; they get this long.
 CLOSE_SECONDS = 5
 # Agents think, and run tools, between two requests; reconnecting each time would cost them a round trip.
 KEEP_ALIVE_SECONDS = 75
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def run(
+def serve(
     engine: AsyncEngine,
     config: ServerConfig,
+    listener: socket.socket | None = None,
     *,
     on_ready: Callable[[str], None] | None = None,
     on_drain: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. See `serve`."""
-    asyncio.run(serve(engine, config, on_ready=on_ready, on_drain=on_drain))
+    """Serve until SIGTERM or Ctrl-C; see `serve_async`."""
+    asyncio.run(serve_async(engine, config, listener, on_ready=on_ready, on_drain=on_drain))
 
 
-async def serve(
+async def serve_async(
     engine: AsyncEngine,
     config: ServerConfig,
+    listener: socket.socket | None = None,
     *,
     on_ready: Callable[[str], None] | None = None,
     on_drain: Callable[[], None] | None = None,
@@ -56,17 +58,17 @@ async def serve(
     up. In the main thread SIGTERM and SIGINT tell it to stop; a second one ends the process at once.
 
     Args:
+        listener: a bound socket, closed at the end; by default one that `listen(config)` opens.
         on_ready: called with the server's URL once it listens.
         on_drain: called when draining begins.
         stop: another way to tell it to stop.
 
     Raises:
-        ConfigError: when the address cannot be listened on.
+        ConfigError: when the address cannot be listened on, or the API keys are malformed.
     """
-    listener = _listen(config.host, config.port)
+    app = create_app(engine, config)
     stop = stop or asyncio.Event()
-    with contextlib.closing(listener), _signals(asyncio.get_running_loop(), stop):
-        app = create_app(engine, config)
+    with contextlib.closing(listener or listen(config)) as opened, _signals(asyncio.get_running_loop(), stop):
         server = _Server(
             uvicorn.Config(
                 app,
@@ -77,11 +79,11 @@ async def serve(
                 timeout_graceful_shutdown=CLOSE_SECONDS,
             )
         )
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        serving = asyncio.create_task(server.serve(sockets=[opened]))
         try:
             await _first(serving, server.listening)
             if on_ready and not serving.done():
-                on_ready(_url(listener))
+                on_ready(url_of(opened))
             await _first(serving, stop)
             app.state.service.draining = True
             if on_drain and not serving.done():
@@ -135,21 +137,3 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[N
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot listen on {host}:{port}: {error.strerror or error}. "
-            "Choose another --port (0 picks a free one) or another --host."
-        ) from error
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    # A wildcard address is none that a client can connect to everywhere.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

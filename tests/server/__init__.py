@@ -1,0 +1,1 @@
+"""Tests of the HTTP server, over real sockets, with real engines."""
