@@ -57,9 +57,11 @@ def convert_gguf(path: Path, folder: Path, progress: Progress, *, title: str, pr
             _convert_tokenizer(path, folder, pre_tokenizer)
             progress(f"Converting the weights of {title}", 0, None)
             _convert_weights(path, folder)
-    except (ModelLoadError, OSError):
+    except ModelLoadError:
         raise
     except Exception as error:  # gguf and transformers raise ValueError, KeyError, NotImplementedError, ... as it comes
+        if isinstance(error, OSError) and error.errno is not None:  # the disk, not the file
+            raise
         raise ModelLoadError(f"The GGUF file {path} cannot be converted: {error}") from error
 
 

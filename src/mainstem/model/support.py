@@ -31,7 +31,6 @@ SERVED_ARCHITECTURES = frozenset(
         "helium",
         "hunyuan_v1_dense",
         "llama",
-        "ministral",
         "mistral",
         "mixtral",
         "nemotron",
@@ -77,6 +76,11 @@ def _encoder_decoder(config: Config) -> str | None:
 def _other_than_text(config: Config) -> str | None:
     found = _first_set(config, _SEES_OR_HEARS)
     return "it reads more than text, and only text models are served" if found else None
+
+
+def _two_ways(config: Config) -> str | None:
+    one_way = getattr(config, "is_causal", True) and not getattr(config, "use_bidirectional_attention", False)
+    return None if one_way else "its tokens also attend to later ones, so that what is computed cannot be kept"
 
 
 def _latent_attention(config: Config) -> str | None:
@@ -144,6 +148,7 @@ def _unknown(config: Config) -> str | None:
 # From the particular to the general, so that the first reason found is the most telling.
 _CHECKS: tuple[Callable[[Config], str | None], ...] = (
     _encoder_decoder,
+    _two_ways,
     _latent_attention,
     _soft_capping,
     _sinks,
