@@ -23,7 +23,7 @@ def test_the_last_token_of_a_reply_is_new_in_the_next_prompt() -> None:
     assert new_tokens(SECOND, FIRST) == 1100 - 1000 - 9
 
 
-@pytest.fixture()
+@pytest.fixture
 def summary() -> Summary:
     return summarize([TurnReport(1, "", 1000, FIRST, 2.0), TurnReport(2, "", 91, SECOND, 2.5)])
 

@@ -135,7 +135,7 @@ class Conversation:
         if not prompts:
             return "Nothing yet."
         return (
-            f"{len(self._replies)} replies: {prompts:,} prompt tokens, {cached:,} cached ({cached / prompts:.0%}), "
+            f"{len(self._replies)} repl{'y' if len(self._replies) == 1 else 'ies'}: {prompts:,} prompt tokens, {cached:,} cached ({cached / prompts:.0%}), "
             f"{prompts - cached:,} prefilled; {sum(reply.completion_tokens for reply in self._replies):,} generated"
         )
 

@@ -1,0 +1,230 @@
+"""`generate`, `chat`, `demo` and `serve` at work, on a tiny model."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mainstem.cli.main import main
+from tests.cli.commands import environment, mainstem
+
+POOL = ("--kv-memory", "64MiB")
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MAINSTEM_API_KEY", raising=False)
+
+
+# -- generate --------------------------------------------------------------------------------------------------------
+
+
+def generate(model: Path, *arguments: str) -> int:
+    return main(["generate", "--model", str(model), *POOL, "--max-tokens", "8", *arguments])
+
+
+def test_generate_prints_the_reply_and_counts_tokens_elsewhere(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(tiny_model, "The river runs") == 0
+    told = capsys.readouterr()
+    assert told.out.endswith("\n")
+    assert re.search(r"\d+ prompt tokens, [1-8] generated; first token after \d+\.\d\d s", told.err)
+
+
+def test_generate_is_the_same_every_time(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replies = []
+    for _ in range(2):
+        generate(tiny_model, "The river runs")
+        replies.append(capsys.readouterr().out)
+    assert replies[0] == replies[1]
+
+
+def test_a_dash_reads_the_prompt_from_standard_input(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate(tiny_model, "The river runs")
+    given = capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The river runs\n")))
+    generate(tiny_model, "-")
+    assert capsys.readouterr().out == given
+
+
+def test_raw_text_is_shorter_than_the_same_text_in_a_chat(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = []
+    for flags in ([], ["--raw"]):
+        generate(tiny_model, "The river runs", *flags)
+        found = re.search(r"(\d+) prompt tokens", capsys.readouterr().err)
+        assert found is not None
+        lengths.append(int(found[1]))
+    assert lengths[1] < lengths[0]
+
+
+@pytest.mark.parametrize("prompt", ["\udcff", "-"])
+def test_a_prompt_that_is_no_text_is_refused(
+    prompt: str, tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe")))
+    assert generate(tiny_model, prompt) == 2
+    assert capsys.readouterr().err == "error: the prompt is not UTF-8 text\n"
+
+
+def test_a_prompt_too_long_is_one_line_with_both_lengths(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate(tiny_model, "--max-model-len", "32", "river " * 100) == 1
+    assert re.search(r"^error: .*at most 32 tokens.*has \d{3} tokens", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_a_model_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert generate(tmp_path / "nothing", "hi") == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert str(tmp_path / "nothing") in last
+
+
+# -- chat ------------------------------------------------------------------------------------------------------------
+
+
+def chat(model: Path, lines: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    return main(["chat", "--model", str(model), *POOL, "--max-tokens", "6", *arguments])
+
+
+COST = re.compile(r"\[(\d+) prompt tokens: (\d+) cached, (\d+) prefilled; first token after")
+
+
+def test_chat_counts_cached_tokens_after_each_reply(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chat(tiny_model, "The river\nruns to the sea\n", monkeypatch, "--system", "You are a river.") == 0
+    first, second = ([int(number) for number in found] for found in COST.findall(capsys.readouterr().out))
+    assert first[1] == 0
+    assert second[0] > first[0]
+    assert second[1] >= first[0] - 1
+    assert second[1] + second[2] == second[0]
+
+
+def test_reset_begins_the_conversation_anew(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat(tiny_model, "The river\n/reset\nThe river\n", monkeypatch)
+    first, second = ([int(number) for number in found] for found in COST.findall(capsys.readouterr().out))
+    assert second[0] == first[0]
+    assert second[2] == 1
+
+
+def test_quit_leaves_the_rest_unread(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat(tiny_model, "/quit\nThe river\n", monkeypatch)
+    assert not COST.search(capsys.readouterr().out)
+
+
+def test_stats_add_up_the_replies(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat(tiny_model, "/stats\nThe river\n/stats\n/nonsense\n", monkeypatch)
+    told = capsys.readouterr().out
+    assert "Nothing yet." in told
+    assert "1 reply: " in told
+    assert "There is no /nonsense" in told
+
+
+def test_chat_tells_when_no_server_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    assert main(["chat", "--base-url", f"http://127.0.0.1:{port}/v1"]) == 1
+    assert f"error: no answer from http://127.0.0.1:{port}/v1" in capsys.readouterr().err
+
+
+# -- demo ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_demo_plays_ten_turns_and_writes_what_it_measured(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = tmp_path / "demo.json", tmp_path / "demo.svg"
+    flags = ["--tokens", "2000", "--json", str(files[0]), "--svg", str(files[1])]
+    assert main(["demo", "--model", str(tiny_model), *POOL, *flags]) == 0
+    told = capsys.readouterr().out
+    turns = json.loads(files[0].read_text(encoding="utf-8"))["turns"]
+    assert [turn["turn"] for turn in turns] == list(range(1, 11))
+    assert turns[0]["cached_tokens"] == 0
+    assert all(turn["cached_tokens"] > turn["prefilled_tokens"] for turn in turns[1:])
+    assert all(f"{turn['prompt_tokens']:,}" in told for turn in turns)
+    assert "prefill amplification" in told
+    assert "OPENAI_BASE_URL" in told
+    assert ElementTree.parse(files[1]).getroot().tag.endswith("svg")
+
+
+def test_the_demo_needs_no_more_than_80_columns(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["demo", "--model", str(tiny_model), *POOL, "--tokens", "2000"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.endswith("×") for line in lines) == 10
+
+
+def test_a_demo_longer_than_the_model_serves_is_refused(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--model", str(tiny_model), *POOL, "--max-model-len", "3000"]) == 2
+    assert "error: --tokens must be at most 2960 here" in capsys.readouterr().err
+
+
+# -- serve -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(model: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """A running `mainstem serve`, its base URL, and the lines it printed until then."""
+    command = [sys.executable, "-m", "mainstem", "serve", "--port", "0", "--model", str(model), *POOL, *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(PYTHONUNBUFFERED="1")
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines: list[str] = []
+            for line in process.stdout:
+                lines.append(line)
+                if found := re.search(r"Serving .* on (http://\S+)", line):
+                    yield process, found[1], lines
+                    break
+            else:
+                raise AssertionError(process.stderr.read() if process.stderr else "")
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_tells_its_memory_answers_and_stops_cleanly(tiny_model: Path, number: signal.Signals) -> None:
+    with serving(tiny_model, "--served-model-name", "brook") as (process, base_url, lines):
+        told = "".join(lines)
+        assert re.search(r"KV pool  [\d,]+ tokens of 512 bytes: \d+ conversations of 16,384 tokens", told)
+        assert "(set by --kv-memory)" in told
+        listed = httpx.get(base_url + "/models").json()
+        assert [model["id"] for model in listed["data"]] == ["brook"]
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_a_port_in_use_is_told_before_the_model_loads(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = mainstem("serve", "--port", port, "--model", str(tmp_path / "no-model-here"))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"error: port {port} on 127.0.0.1 is in use")
+    assert ended.stderr.count("\n") == 1
