@@ -31,7 +31,7 @@ def test_ten_turns_of_chat_reuse_prompts_and_replies(sdk: openai.OpenAI) -> None
         stream = sdk.chat.completions.create(
             model="smollm2",
             messages=messages,
-            max_tokens=12,
+            max_tokens=8,
             temperature=0,
             stream=True,
             stream_options={"include_usage": True},

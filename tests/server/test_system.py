@@ -28,6 +28,12 @@ def test_unknown_route_has_openais_error_shape(http: httpx.Client) -> None:
     assert "/v1/nothing" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("host", ["[", "[::1", "a b", "%00"])
+def test_malformed_host_header_is_no_error_of_the_server(http: httpx.Client, host: str) -> None:
+    assert http.get("/", headers={"host": host}).status_code in (200, 400)
+    assert http.get("/nowhere", headers={"host": host}).status_code in (404, 400)
+
+
 def test_wrong_method_says_the_right_one(http: httpx.Client) -> None:
     response = http.get("/v1/completions")
     assert response.status_code == 405

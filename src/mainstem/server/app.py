@@ -70,12 +70,13 @@ async def _on_error(_: Request, error: Exception) -> Response:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    path = request.scope["path"][:200]
     if error.status_code == 404:
-        message = f"There is no {request.method} {request.url.path[:200]} here; GET / lists what there is."
+        message = f"There is no {request.method} {path} here; GET / lists what there is."
         return ApiError(404, message, code="unknown_url").response()
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
-        message = f"{request.url.path} does not take {request.method}; use {allowed}."
+        message = f"{path} does not take {request.method}; use {allowed}."
         return ApiError(405, message, code="method_not_allowed", headers=error.headers).response()
     return ApiError(error.status_code, str(error.detail), headers=error.headers).response()
 

@@ -71,7 +71,7 @@ def to_api_error(error: Exception) -> ApiError:
         case ModelNotFound():
             return ApiError(404, str(error), param=error.param, code="model_not_found")
         case EngineStopped():
-            return shutting_down()
+            return shutting_down(str(error))
         case EngineFailed():
             return ApiError(500, str(error), kind="server_error", code="engine_failed")
         case _:
@@ -83,11 +83,11 @@ def to_api_error(error: Exception) -> ApiError:
             )
 
 
-def shutting_down() -> ApiError:
+def shutting_down(message: str = "The server is shutting down. Send the request again in a moment.") -> ApiError:
     """503 for requests that come, or are still running, when the server stops."""
     return ApiError(
         503,
-        "The server is shutting down. Send the request again in a moment.",
+        message,
         kind="server_error",
         code="shutting_down",
         headers={"retry-after": str(RETRY_AFTER_SECONDS)},

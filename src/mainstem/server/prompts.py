@@ -23,7 +23,7 @@ TokenArray: TypeAlias = npt.NDArray[np.int32]
 T = TypeVar("T")
 
 MAX_SEQUENCES = 128
-THREAD_CHARACTERS = 20_000
+THREAD_CHARACTERS = 20_000  # or ids
 # No prompt that fits has more characters a token than this; tokenizing one that has would only cost memory.
 MAX_CHARACTERS_PER_TOKEN = 64
 MIN_CHARACTER_LIMIT = 200_000
@@ -61,6 +61,11 @@ async def encode_text(service: Service, text: str, *, add_special_tokens: bool, 
     tokenizer = service.engine.tokenizer
     encode = tokenizer.encode_prompt if add_special_tokens else tokenizer.encode
     return await _off_loop(len(text), lambda: encode(text))
+
+
+async def decode_ids(service: Service, ids: TokenArray) -> str:
+    """Text of token ids, special tokens included."""
+    return await _off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
 
 
 async def encode_chat(
@@ -121,17 +126,21 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
 
 
 async def _prompt(service: Service, name: str, entry: Any) -> Prompt:
-    text = entry if isinstance(entry, str) else None
-    if text is None:
-        ids = token_ids(entry, service.engine.tokenizer.vocab_size, name)
-    else:
-        ids = await encode_text(service, text, add_special_tokens=True, param=name)
-    if not len(ids):
-        raise InvalidRequest(f"{name} is empty; this model needs at least one token to continue", param=name)
-    if len(ids) >= service.engine.max_model_len:
-        # The engine would say so too, but does not know which prompt of several it is.
-        raise PromptTooLong(len(ids), service.engine.max_model_len, param=name)
-    return Prompt(ids, text)
+    if isinstance(entry, str):
+        ids = await encode_text(service, entry, add_special_tokens=True, param=name)
+        if not len(ids):
+            raise InvalidRequest(f"{name} is empty; this model needs at least one token to continue", param=name)
+        _check_length(service, len(ids), name)
+        return Prompt(ids, entry)
+    if isinstance(entry, list):
+        _check_length(service, len(entry), name)
+    return Prompt(token_ids(entry, service.engine.tokenizer.vocab_size, name), None)
+
+
+def _check_length(service: Service, length: int, name: str) -> None:
+    # The engine would say so too, but does not know which prompt of several it is.
+    if length >= service.engine.max_model_len:
+        raise PromptTooLong(length, service.engine.max_model_len, param=name)
 
 
 def _check_characters(service: Service, characters: int, param: str) -> None:
@@ -146,8 +155,8 @@ def _check_characters(service: Service, characters: int, param: str) -> None:
         )
 
 
-async def _off_loop(characters: int, work: Callable[[], T]) -> T:
-    return await asyncio.to_thread(work) if characters > THREAD_CHARACTERS else work()
+async def _off_loop(size: int, work: Callable[[], T]) -> T:
+    return await asyncio.to_thread(work) if size > THREAD_CHARACTERS else work()
 
 
 def _characters(value: Any) -> int:

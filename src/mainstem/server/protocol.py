@@ -6,7 +6,9 @@ business of `prompts`, `chat` and `completions`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
+
+from pydantic import Field
 
 from mainstem.errors import InvalidRequest
 from mainstem.params import SamplingParams
@@ -17,6 +19,7 @@ MAX_STOP_CHARACTERS = 1000
 MAX_STOP_TOKEN_IDS = 128
 MAX_SALT_CHARACTERS = 256
 DEFAULT_COMPLETION_TOKENS = 16
+Objects: TypeAlias = list[dict[str, Any]]
 
 
 class StreamOptions(Body):
@@ -26,7 +29,10 @@ class StreamOptions(Body):
 
 
 class GenerationBody(Body):
-    """What chat and plain completions have in common. Null always means the default."""
+    """What chat and plain completions have in common. Null always means the default.
+
+    Lists fail fast: one wrong entry is reported anyway, and recording millions of them would take gigabytes.
+    """
 
     model: str | None = None
     max_tokens: int | None = None
@@ -40,7 +46,7 @@ class GenerationBody(Body):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     stop: Any = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[int] | None = Field(None, fail_fast=True)
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -69,11 +75,11 @@ class GenerationBody(Body):
 class ChatBody(GenerationBody):
     """Body of `POST /v1/chat/completions`."""
 
-    messages: list[dict[str, Any]]
+    messages: Objects = Field(fail_fast=True)
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Objects | None = Field(None, fail_fast=True)
     tool_choice: Any = None
     functions: Any = None
     function_call: Any = None

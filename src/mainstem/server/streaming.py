@@ -54,6 +54,9 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         working.cancel()
         watching.cancel()
         await asyncio.wait((working, watching))
+        if not working.cancelled():
+            # An error on the way out of abandoned work has been looked at, as far as asyncio is concerned.
+            working.exception()
 
 
 async def _disconnected(receive: Receive) -> None:

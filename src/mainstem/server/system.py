@@ -6,13 +6,15 @@ from typing import Any
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from mainstem.errors import InvalidRequest
 from mainstem.server.chat import check_tools
 from mainstem.server.index import index_page
-from mainstem.server.prompts import encode_chat, encode_text, token_ids
+from mainstem.server.prompts import decode_ids, encode_chat, encode_text, token_ids
+from mainstem.server.protocol import Objects
 from mainstem.server.service import Service
 from mainstem.server.validation import Body, read_body
 
@@ -22,8 +24,8 @@ class TokenizeBody(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Objects | None = Field(None, fail_fast=True)
+    tools: Objects | None = Field(None, fail_fast=True)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
 
@@ -41,7 +43,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/")
     async def index(request: Request) -> Response:
-        return HTMLResponse(index_page(service, str(request.base_url).rstrip("/")))
+        return HTMLResponse(index_page(service, f"{request.scope['scheme']}://{request.headers.get('host', '')}"))
 
     @routes.get("/health")
     async def health() -> Response:
@@ -72,11 +74,10 @@ def router(service: Service) -> APIRouter:
     async def detokenize(request: Request) -> Response:
         body = await read_body(request, DetokenizeBody)
         service.check_model(body.model)
-        tokenizer = service.engine.tokenizer
         if body.tokens == []:
             return JSONResponse({"prompt": ""})
-        ids = token_ids(body.tokens, tokenizer.vocab_size, "tokens")
-        return JSONResponse({"prompt": tokenizer.decode(ids, skip_special_tokens=False)})
+        ids = token_ids(body.tokens, service.engine.tokenizer.vocab_size, "tokens")
+        return JSONResponse({"prompt": await decode_ids(service, ids)})
 
     @routes.post("/cache/reset")
     async def cache_reset() -> Response:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from mainstem.server.errors import ApiError
 
-MAX_BODY_BYTES = 32 * 2**20
+MAX_BODY_BYTES = 16 * 2**20
 
 
 class Body(BaseModel):
