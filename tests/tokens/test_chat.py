@@ -79,6 +79,7 @@ def test_developer_becomes_system_unless_the_template_knows_it(tmp_path: Path) -
     [
         ([], "messages"),
         ("hello", "messages"),
+        (5, "messages"),
         (["hello"], "messages[0]"),
         ([USER, {"content": "x"}], "messages[1].role"),
         ([{"role": "robot", "content": "x"}], "messages[0].role"),

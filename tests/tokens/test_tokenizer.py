@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers import processors
 from transformers import AutoTokenizer
 
@@ -68,6 +69,17 @@ def test_a_prompt_is_never_cut_or_filled_up(tmp_path: Path) -> None:
     content["truncation"] = {"max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
     path.write_text(json.dumps(content))
     assert len(Tokenizer.load(tmp_path).encode("the quick brown fox jumps over the lazy dog")) > 4
+
+
+def test_text_is_split_as_the_file_says_whatever_the_model_type(tmp_path: Path) -> None:
+    path = save_tiny_tokenizer(tmp_path) / "tokenizer.json"
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    content = json.loads(path.read_text())
+    digits = {"type": "Digits", "individual_digits": True}
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, content["pre_tokenizer"]]}
+    path.write_text(json.dumps(content))
+    expected = BackendTokenizer.from_file(str(path)).encode("a\n\n12").ids
+    assert Tokenizer.load(tmp_path).encode("a\n\n12").tolist() == expected
 
 
 def test_special_tokens_are_left_out_of_decoded_text_unless_asked_for(tokenizer: Tokenizer) -> None:

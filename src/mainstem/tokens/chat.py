@@ -17,34 +17,33 @@ _CACHE_MARKERS = ("cache_control", "prompt_cache_breakpoint")
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
-def normalize_messages(messages: Sequence[Mapping[str, Any]], *, knows_developer: bool) -> list[dict[str, Any]]:
+def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Messages with plain text as content and only the keys that a template may see.
 
     Content that is a list of text parts becomes their texts joined by line breaks; None becomes empty text.
-
-    Args:
-        messages: as received.
-        knows_developer: the template has a developer role of its own; otherwise developer becomes system.
 
     Raises:
         InvalidRequest: naming the message that is wrong, and how.
     """
     if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
         raise InvalidRequest("messages must be a list of at least one message", param="messages")
-    return [_normalize_message(i, message, knows_developer) for i, message in enumerate(messages)]
+    return [_normalize_message(i, message) for i, message in enumerate(messages)]
 
 
-def _normalize_message(index: int, message: Mapping[str, Any], knows_developer: bool) -> dict[str, Any]:
+def _normalize_message(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
     where = f"messages[{index}]"
     if not isinstance(message, Mapping):
         _refuse(where, "must be an object with role and content")
     role = message.get("role")
     if role not in ROLES:
         _refuse(f"{where}.role", f"must be one of {', '.join(ROLES)}, got {role!r}")
-    if role == "developer" and not knows_developer:
-        role = "system"
     kept = {key: message[key] for key in _MESSAGE_KEYS if message.get(key) is not None}
     return {"role": role, "content": _content_text(f"{where}.content", message.get("content")), **kept}
+
+
+def without_developer(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with developer ones as system ones, for templates that do not know the newer role."""
+    return [message | {"role": "system"} if message["role"] == "developer" else message for message in messages]
 
 
 def _content_text(where: str, content: object) -> str:

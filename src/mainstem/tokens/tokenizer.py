@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainstem.errors import InvalidRequest, ModelLoadError
-from mainstem.tokens.chat import normalize_messages, normalize_tools
+from mainstem.tokens.chat import normalize_messages, normalize_tools, without_developer
 from mainstem.tokens.detokenize import DetokenizerStream, TokenBytes, decode_all
 from mainstem.tokens.quiet import quiet_transformers
 from mainstem.tokens.templates import CHATML_WITH_TOOLS
@@ -62,11 +62,13 @@ class Tokenizer:
         Raises:
             ModelLoadError: when the folder has no tokenizer that can be read.
         """
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+        # For some model types AutoTokenizer puts its own way of splitting text in place of that in tokenizer.json.
+        reader: Any = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
         try:
             with quiet_transformers():
-                loaded: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+                loaded = reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises OSError, ValueError, KeyError, ImportError, ... as it comes
             raise ModelLoadError(f"The tokenizer in {folder} cannot be read: {error}") from error
         if not getattr(loaded, "is_fast", False):
@@ -131,18 +133,18 @@ class Tokenizer:
         Raises:
             InvalidRequest: when a message is malformed, or the template refuses the conversation.
         """
-        plain_tools = normalize_tools(tools)
-        uses_tools = plain_tools is not None or any(isinstance(m, Mapping) and m.get("tool_calls") for m in messages)
-        template = self._template_for(uses_tools)
-        plain = normalize_messages(messages, knows_developer="developer" in template)
+        plain, plain_tools = normalize_messages(messages), normalize_tools(tools)
         try:
+            template = self._template_for(uses_tools=bool(plain_tools) or any("tool_calls" in m for m in plain))
             rendered = self._loaded.apply_chat_template(
-                plain,
+                plain if "developer" in template else without_developer(plain),
                 tools=plain_tools,
                 chat_template=template,
                 add_generation_prompt=add_generation_prompt,
                 tokenize=False,
             )
+        except InvalidRequest:
+            raise
         except Exception as error:  # a template is a program: what it raises depends on what it does with the messages
             raise InvalidRequest(
                 f"The model's chat template does not accept these messages: {error}", param="messages"
@@ -163,7 +165,7 @@ class Tokenizer:
         """
         return self.encode(self.render_chat(messages, tools=tools, add_generation_prompt=add_generation_prompt))
 
-    def _template_for(self, uses_tools: bool) -> str:
+    def _template_for(self, *, uses_tools: bool) -> str:
         if self._loaded.chat_template:
             template: str = self._loaded.get_chat_template(tools=[{}] if uses_tools else None)
             if not uses_tools or "tools" in template or not self._speaks_chatml:
