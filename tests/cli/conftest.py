@@ -10,6 +10,6 @@ from tests.support.tiny_models import make_tiny_model
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def roomy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that loads and answers in an instant, with room for the demo's session."""
-    return make_tiny_model(tmp_path_factory.mktemp("cli") / "tiny", max_position_embeddings=16384)
+    return make_tiny_model(tmp_path_factory.mktemp("cli") / "roomy", max_position_embeddings=16384)

@@ -36,36 +36,38 @@ def generate(model: Path, *arguments: str) -> int:
 
 
 def test_generate_prints_the_reply_and_counts_tokens_elsewhere(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    roomy_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert generate(tiny_model, "The river runs") == 0
+    assert generate(roomy_model, "The river runs") == 0
     told = capsys.readouterr()
     assert told.out.endswith("\n")
     assert re.search(r"\d+ prompt tokens, [1-8] generated; first token after \d+\.\d\d s", told.err)
 
 
-def test_generate_is_the_same_every_time(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_is_the_same_every_time(roomy_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     replies = []
     for _ in range(2):
-        generate(tiny_model, "The river runs")
+        generate(roomy_model, "The river runs")
         replies.append(capsys.readouterr().out)
     assert replies[0] == replies[1]
 
 
 def test_a_dash_reads_the_prompt_from_standard_input(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    roomy_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generate(tiny_model, "The river runs")
+    generate(roomy_model, "The river runs")
     given = capsys.readouterr().out
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The river runs\n")))
-    generate(tiny_model, "-")
+    generate(roomy_model, "-")
     assert capsys.readouterr().out == given
 
 
-def test_raw_text_is_shorter_than_the_same_text_in_a_chat(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_raw_text_is_shorter_than_the_same_text_in_a_chat(
+    roomy_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lengths = []
     for flags in ([], ["--raw"]):
-        generate(tiny_model, "The river runs", *flags)
+        generate(roomy_model, "The river runs", *flags)
         found = re.search(r"(\d+) prompt tokens", capsys.readouterr().err)
         assert found is not None
         lengths.append(int(found[1]))
@@ -74,15 +76,15 @@ def test_raw_text_is_shorter_than_the_same_text_in_a_chat(tiny_model: Path, caps
 
 @pytest.mark.parametrize("prompt", ["\udcff", "-"])
 def test_a_prompt_that_is_no_text_is_refused(
-    prompt: str, tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    prompt: str, roomy_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe")))
-    assert generate(tiny_model, prompt) == 2
+    assert generate(roomy_model, prompt) == 2
     assert capsys.readouterr().err == "error: the prompt is not UTF-8 text\n"
 
 
-def test_a_prompt_too_long_is_one_line_with_both_lengths(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert generate(tiny_model, "--max-model-len", "32", "river " * 100) == 1
+def test_a_prompt_too_long_is_one_line_with_both_lengths(roomy_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate(roomy_model, "--max-model-len", "32", "river " * 100) == 1
     assert re.search(r"^error: .*at most 32 tokens.*has \d{3} tokens", capsys.readouterr().err, re.MULTILINE)
 
 
@@ -105,9 +107,9 @@ COST = re.compile(r"\[(\d+) prompt tokens: (\d+) cached, (\d+) prefilled; first 
 
 
 def test_chat_counts_cached_tokens_after_each_reply(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    roomy_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert chat(tiny_model, "The river\nruns to the sea\n", monkeypatch, "--system", "You are a river.") == 0
+    assert chat(roomy_model, "The river\nruns to the sea\n", monkeypatch, "--system", "You are a river.") == 0
     first, second = ([int(number) for number in found] for found in COST.findall(capsys.readouterr().out))
     assert first[1] == 0
     assert second[0] > first[0]
@@ -116,25 +118,25 @@ def test_chat_counts_cached_tokens_after_each_reply(
 
 
 def test_reset_begins_the_conversation_anew(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    roomy_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chat(tiny_model, "The river\n/reset\nThe river\n", monkeypatch)
+    chat(roomy_model, "The river\n/reset\nThe river\n", monkeypatch)
     first, second = ([int(number) for number in found] for found in COST.findall(capsys.readouterr().out))
     assert second[0] == first[0]
     assert second[2] == 1
 
 
 def test_quit_leaves_the_rest_unread(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    roomy_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chat(tiny_model, "/quit\nThe river\n", monkeypatch)
+    chat(roomy_model, "/quit\nThe river\n", monkeypatch)
     assert not COST.search(capsys.readouterr().out)
 
 
 def test_stats_add_up_the_replies(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    roomy_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chat(tiny_model, "/stats\nThe river\n/stats\n/nonsense\n", monkeypatch)
+    chat(roomy_model, "/stats\nThe river\n/stats\n/nonsense\n", monkeypatch)
     told = capsys.readouterr().out
     assert "Nothing yet." in told
     assert "1 reply: " in told
@@ -152,11 +154,11 @@ def test_chat_tells_when_no_server_answers(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_demo_plays_ten_turns_and_writes_what_it_measured(
-    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    roomy_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = tmp_path / "demo.json", tmp_path / "demo.svg"
     flags = ["--tokens", "2000", "--json", str(files[0]), "--svg", str(files[1])]
-    assert main(["demo", "--model", str(tiny_model), *POOL, *flags]) == 0
+    assert main(["demo", "--model", str(roomy_model), *POOL, *flags]) == 0
     told = capsys.readouterr().out
     turns = json.loads(files[0].read_text(encoding="utf-8"))["turns"]
     assert [turn["turn"] for turn in turns] == list(range(1, 11))
@@ -169,17 +171,17 @@ def test_the_demo_plays_ten_turns_and_writes_what_it_measured(
 
 
 def test_the_demo_needs_no_more_than_80_columns(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    roomy_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    main(["demo", "--model", str(tiny_model), *POOL, "--tokens", "2000"])
+    main(["demo", "--model", str(roomy_model), *POOL, "--tokens", "2000"])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.endswith("×") for line in lines) == 10
 
 
-def test_a_demo_longer_than_the_model_serves_is_refused(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--model", str(tiny_model), *POOL, "--max-model-len", "3000"]) == 2
+def test_a_demo_longer_than_the_model_serves_is_refused(roomy_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--model", str(roomy_model), *POOL, "--max-model-len", "3000"]) == 2
     assert "error: --tokens must be at most 2960 here" in capsys.readouterr().err
 
 
@@ -208,8 +210,8 @@ def serving(model: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_tells_its_memory_answers_and_stops_cleanly(tiny_model: Path, number: signal.Signals) -> None:
-    with serving(tiny_model, "--served-model-name", "brook") as (process, base_url, lines):
+def test_serve_tells_its_memory_answers_and_stops_cleanly(roomy_model: Path, number: signal.Signals) -> None:
+    with serving(roomy_model, "--served-model-name", "brook") as (process, base_url, lines):
         told = "".join(lines)
         assert re.search(r"KV pool  [\d,]+ tokens of 512 bytes: \d+ conversations of 16,384 tokens", told)
         assert "(set by --kv-memory)" in told

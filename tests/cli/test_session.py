@@ -9,6 +9,8 @@ import pytest
 
 from mainstem.cli.session import MAX_TOKENS, MIN_TOKENS, TURNS, AgentSession, Message, load_steps
 from mainstem.errors import ConfigError
+from mainstem.model import ModelFiles
+from mainstem.tokens import Tokenizer
 
 REPLY = "I read the failing test first, since it names the function, and then run it."
 # SmolLM2 makes about one token of 3.3 characters of these texts.
@@ -79,6 +81,23 @@ def test_no_long_line_is_said_twice_in_a_row() -> None:
     lines = [line for step in load_steps() for line in step.body.splitlines() if len(line) > 40]
     repeated = sum(a == b for a, b in pairwise(lines))
     assert repeated <= 8, "only the log of the fault itself may repeat"
+
+
+@pytest.mark.parametrize("tokens", [2500, 4000, 6000, 7500])
+def test_with_the_embedded_model_each_prompt_extends_the_tokens_of_the_last(
+    tokens: int, embedded_model: ModelFiles
+) -> None:
+    tokenizer = Tokenizer.load(embedded_model.folder)
+    session = AgentSession(tokens, lambda messages: len(tokenizer.encode_chat(messages)))
+    earlier: list[int] = []
+    for _ in range(TURNS):
+        session.ask()
+        prompt = tokenizer.encode_chat(session.messages).tolist()
+        assert prompt[: len(earlier)] == earlier
+        assert len(prompt) > len(earlier) + 40
+        earlier = prompt
+        session.answer(REPLY)
+    assert abs(len(earlier) - tokens) < 60
 
 
 @pytest.mark.parametrize("tokens", [MIN_TOKENS - 1, MAX_TOKENS + 1])

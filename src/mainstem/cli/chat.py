@@ -130,13 +130,15 @@ class Conversation:
             self._messages = [*messages, {"role": "assistant", "content": "".join(pieces)}]
 
     def _stats(self) -> str:
-        prompts = sum(reply.prompt_tokens for reply in self._replies)
-        cached = sum(reply.cached_tokens for reply in self._replies)
-        if not prompts:
+        replies = self._replies
+        if not replies:
             return "Nothing yet."
+        prompts = sum(reply.prompt_tokens for reply in replies)
+        cached = sum(reply.cached_tokens for reply in replies)
+        generated = sum(reply.completion_tokens for reply in replies)
         return (
-            f"{len(self._replies)} repl{'y' if len(self._replies) == 1 else 'ies'}: {prompts:,} prompt tokens, {cached:,} cached ({cached / prompts:.0%}), "
-            f"{prompts - cached:,} prefilled; {sum(reply.completion_tokens for reply in self._replies):,} generated"
+            f"{len(replies)} repl{'y' if len(replies) == 1 else 'ies'}: {prompts:,} prompt tokens, {cached:,} cached "
+            f"({cached / max(prompts, 1):.0%}), {prompts - cached:,} prefilled; {generated:,} generated"
         )
 
 
