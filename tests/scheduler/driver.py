@@ -1,0 +1,118 @@
+"""Runs a scheduler without a model, and checks at every token that its KV would have been right.
+
+The KV of a token is a function of its whole prefix. So the driver notes for each slot which prefix was last written to
+it; when a token is computed, every earlier token's slot must hold exactly that token's prefix, written in an earlier
+step or in this one. The next token of a sequence is a hash of the sequence, as with a greedy model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mainstem.params import SamplingParams
+from mainstem.scheduler import Request, RequestState, Scheduler, SchedulerOutput
+from mainstem.tree import NoPrefixCache, PrefixCache, RadixCache
+
+VOCAB = 7
+
+
+def next_token(tokens: Sequence[int], salt: int = 0) -> int:
+    """What the "model" says after these tokens; `salt` stands for a seed."""
+    return hash((tuple(tokens), salt)) % VOCAB
+
+
+class Driver:
+    """A scheduler, the requests given to it, and what its slots hold."""
+
+    def __init__(
+        self, capacity: int, *, budget: int = 8, max_num_seqs: int = 4, max_model_len: int = 10_000, reuse: bool = True
+    ) -> None:
+        self.cache: PrefixCache = RadixCache(capacity) if reuse else NoPrefixCache(capacity)
+        self.scheduler = Scheduler(
+            self.cache, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, max_model_len=max_model_len
+        )
+        self.written: dict[int, Any] = {}
+        self.computed: list[tuple[Any, ...]] = []
+        self.live: dict[str, Request] = {}
+        self.done: dict[str, list[int]] = {}
+        self.salts: dict[str, int] = {}
+        self.steps = 0
+
+    def add(
+        self, name: str, prompt: Sequence[int], max_tokens: int = 1, *, namespace: tuple[Any, ...] = (), salt: int = 0
+    ) -> Request:
+        request = Request(
+            name,
+            np.array(prompt, np.int32),
+            SamplingParams(),
+            max_tokens=max_tokens,
+            namespace=namespace,
+        )
+        self.scheduler.add(request)
+        self.live[name] = request
+        self.salts[name] = salt
+        return request
+
+    def abort(self, name: str) -> None:
+        self.scheduler.finish(self.live.pop(name))
+
+    def step(self) -> SchedulerOutput:
+        output = self.scheduler.schedule()
+        self.steps += 1
+        assert sum(s.stop - s.start for s in output.scheduled) <= self.scheduler.max_num_batched_tokens
+        assert len(self.scheduler.running) <= self.scheduler.max_num_seqs
+        self._compute(output)
+        self.scheduler.commit(output)
+        for request, entry, position in output.sources:
+            self._check_source(output, request, entry, position)
+            request.tokens.append(next_token(request.tokens.array.tolist(), self.salts[request.id]))
+            if request.num_generated >= request.max_tokens:
+                self.scheduler.finish(request)
+                self.done[request.id] = request.tokens.array[request.num_prompt :].tolist()
+                del self.live[request.id]
+        self.scheduler.check_integrity()
+        return output
+
+    def run(self, max_steps: int = 2000) -> None:
+        """Step until every request is done."""
+        while self.scheduler.has_work():
+            assert self.steps < max_steps, f"still running after {max_steps} steps: {self.live}"
+            output = self.step()
+            assert output.scheduled, "requests are left but nothing was scheduled"
+
+    def _compute(self, output: SchedulerOutput) -> None:
+        for request, start, stop in output.scheduled:
+            assert request.state is RequestState.RUNNING
+            keys = self._keys(request, stop)
+            slots = request.table.slots[:stop].tolist()
+            for position in range(start, stop):
+                self.written[slots[position]] = keys[position]
+                self.computed.append((*keys[position], request.id))
+        for request, start, stop in output.scheduled:
+            keys = self._keys(request, stop)
+            slots = request.table.slots[:stop].tolist()
+            assert [self.written.get(slot) for slot in slots] == keys, f"{request} attends to the wrong KV from {start}"
+
+    def _keys(self, request: Request, stop: int) -> list[tuple[Any, ...]]:
+        tokens = request.tokens.array[:stop].tolist()
+        return [(request.namespace, tuple(tokens[: end + 1])) for end in range(stop)]
+
+    def _check_source(self, output: SchedulerOutput, request: Request, entry: int, position: int) -> None:
+        """The logits a request samples from must be those after its own last token."""
+        source = output.scheduled[entry]
+        assert source.start <= position < source.stop
+        assert position == len(request.tokens) - 1
+        before = source.request.tokens.array[: position + 1].tolist()
+        assert before == request.tokens.array.tolist()
+        assert source.request.namespace == request.namespace
+
+
+def expected_reply(prompt: Sequence[int], max_tokens: int, salt: int = 0) -> list[int]:
+    """What a request must get, whatever else ran beside it."""
+    tokens = list(prompt)
+    for _ in range(max_tokens):
+        tokens.append(next_token(tokens, salt))
+    return tokens[len(prompt) :]

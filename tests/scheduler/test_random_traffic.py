@@ -1,0 +1,118 @@
+"""Random arrivals, aborts and resets in small pools: every reply is right, and memory always adds up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from mainstem.errors import PromptTooLong
+from tests.scheduler.driver import Driver, expected_reply
+
+token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=14)
+
+
+class TrafficMachine(RuleBasedStateMachine):
+    """The driver verifies every slot that is read; here it is given as little order as possible."""
+
+    @initialize(
+        capacity=st.integers(8, 60),
+        budget=st.integers(1, 12),
+        max_num_seqs=st.integers(1, 5),
+        reuse=st.booleans(),
+    )
+    def start(self, capacity: int, budget: int, max_num_seqs: int, reuse: bool) -> None:
+        self.driver = Driver(capacity, budget=budget, max_num_seqs=max_num_seqs, reuse=reuse)
+        self.asked: dict[str, tuple[list[int], int, int]] = {}
+
+    @rule(
+        prompt=token_lists,
+        max_tokens=st.integers(1, 12),
+        namespace=st.sampled_from([(), ("a",)]),
+        copies=st.integers(1, 3),
+    )
+    def add(self, prompt: list[int], max_tokens: int, namespace: tuple[str, ...], copies: int) -> None:
+        for salt in range(copies):
+            name = f"r{len(self.asked)}"
+            try:
+                request = self.driver.add(name, prompt, max_tokens, namespace=namespace, salt=salt)
+            except PromptTooLong:
+                assert len(prompt) > self.driver.cache.capacity
+                return
+            self.asked[name] = (prompt, request.max_tokens, salt)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.driver.live)
+    def continue_a_conversation(self, data: st.DataObject) -> None:
+        request = self.driver.live[data.draw(st.sampled_from(sorted(self.driver.live)))]
+        self.add([*request.tokens.array.tolist(), *data.draw(token_lists)][:40], 3, request.namespace, 1)
+
+    @rule(steps=st.integers(1, 6))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            if self.driver.scheduler.has_work():
+                assert self.driver.step().scheduled
+        self.check_replies()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.driver.live)
+    def abort(self, data: st.DataObject) -> None:
+        self.driver.abort(data.draw(st.sampled_from(sorted(self.driver.live))))
+        self.driver.scheduler.check_integrity()
+
+    @rule()
+    def reset(self) -> None:
+        self.driver.cache.reset()
+        self.driver.scheduler.check_integrity()
+
+    @rule()
+    def fail_a_step(self) -> None:
+        self.driver.scheduler.schedule()
+        self.driver.scheduler.rollback()
+        for request in list(self.driver.scheduler.running):
+            self.driver.abort(request.id)
+        self.driver.scheduler.check_integrity()
+
+    def check_replies(self) -> None:
+        for name, reply in self.driver.done.items():
+            assert reply == expected_reply(*self.asked[name])
+
+    def teardown(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        self.driver.run(max_steps=5000)
+        self.check_replies()
+        assert self.driver.cache.stats().protected == 0
+        self.driver.cache.reset()
+        assert self.driver.cache.stats().free == self.driver.cache.capacity
+
+
+TestTraffic = TrafficMachine.TestCase
+TestTraffic.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@given(
+    st.lists(st.tuples(token_lists, st.integers(1, 8)), min_size=1, max_size=8), st.integers(0, 40), st.integers(1, 9)
+)
+@settings(max_examples=100)
+def test_every_pool_that_holds_the_longest_request_serves_all(
+    reuse: bool, requests: list[tuple[list[int], int]], spare: int, budget: int
+) -> None:
+    longest = max(len(prompt) + max_tokens - 1 for prompt, max_tokens in requests)
+    driver = Driver(longest + spare, budget=budget, max_num_seqs=6, reuse=reuse)
+    for i, (prompt, max_tokens) in enumerate(requests):
+        driver.add(f"r{i}", prompt, max_tokens)
+    driver.run()
+    assert driver.done == {f"r{i}": expected_reply(prompt, n) for i, (prompt, n) in enumerate(requests)}
+
+
+@given(st.lists(token_lists, min_size=1, max_size=10), st.integers(10, 20))
+def test_with_ample_memory_no_prompt_token_is_computed_twice(prompts: list[list[int]], budget: int) -> None:
+    driver = Driver(1000, budget=budget, max_num_seqs=16)
+    for i, prompt in enumerate(prompts):
+        driver.add(f"r{i}", prompt)
+    driver.run()
+    seen = [key for _, key, _ in driver.computed]
+    assert len(seen) == len(set(seen)) == len({tuple(p[:end]) for p in prompts for end in range(1, len(p) + 1)})
