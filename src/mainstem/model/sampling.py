@@ -84,8 +84,16 @@ def _has_penalties(params: SamplingParams) -> bool:
 
 
 def _most_likely(logits: torch.Tensor) -> list[Sampled]:
-    token_ids = logits.argmax(dim=-1)  # the lowest id of equals; where there is a NaN, its place
-    finite = torch.isfinite(logits.gather(1, token_ids[:, None])[:, 0]).tolist()
+    if logits.device.type == "cpu":  # numpy's argmax takes a tenth of the time of torch's
+        host: Floats = logits.to(torch.float32).numpy()
+        token_ids = host.argmax(axis=-1)
+        best = host[np.arange(len(host)), token_ids]
+    else:
+        on_device = logits.argmax(dim=-1)
+        token_ids = on_device.cpu().numpy()
+        best = logits.gather(1, on_device[:, None])[:, 0].float().cpu().numpy()
+    # Both take the lowest id of equals, and the place of a NaN where there is one.
+    finite = np.isfinite(best).tolist()
     return [Sampled(i) if ok else _NOT_FINITE for i, ok in zip(token_ids.tolist(), finite, strict=True)]
 
 
@@ -171,7 +179,14 @@ def _kept(weights: Floats, params: SamplingParams) -> Ids | None:
     if params.min_p > 0.0:
         kept = np.arange(len(weights)) if kept is None else kept
         kept = kept[weights[kept] >= np.float32(params.min_p)]  # the largest weight is 1
-    return None if kept is None else np.sort(kept)
+    return None if kept is None else _ascending(kept, len(weights))
+
+
+def _ascending(ids: Ids, vocab_size: int) -> Ids:
+    """Distinct ids in order; faster than sorting when there are many."""
+    present = np.zeros(vocab_size, bool)
+    present[ids] = True
+    return np.flatnonzero(present)
 
 
 def _largest(weights: Floats, count: int) -> Ids:

@@ -183,6 +183,7 @@ class Tokenizer:
             raise InvalidRequest(
                 f"The text is not valid Unicode: half of a surrogate pair at character {error.start}"
             ) from None
+        # A batch of one: unlike `encode`, it lets other threads run meanwhile.
         (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return np.array(encoding.ids, dtype=np.int32)
 
