@@ -38,7 +38,9 @@ class EngineConfig:
     )
     device: str = setting("auto", "auto takes CUDA when torch has it (not yet tested), else the CPU", metavar="DEVICE")
     memory_utilization: float = setting(
-        0.90, "share of the device's memory that weights, activations and the KV pool may take together", metavar="SHARE"
+        0.90,
+        "share of the device's memory that weights, activations and the KV pool may take together",
+        metavar="SHARE",
     )
     kv_memory: str | None = setting(
         None,
@@ -49,11 +51,15 @@ class EngineConfig:
         None, "longest prompt plus reply, in tokens; by default the model's context", metavar="TOKENS"
     )
     max_num_batched_tokens: int = setting(
-        512, "most tokens computed in one step; smaller keeps running streams smoother, larger prefills faster", metavar="TOKENS"
+        512,
+        "most tokens computed in one step; smaller keeps running streams smoother, larger prefills faster",
+        metavar="TOKENS",
     )
     max_num_seqs: int = setting(64, "most requests running at the same time", metavar="COUNT")
     prefix_cache: str = setting(
-        "radix", "radix keeps computed tokens in a radix tree; none computes every prompt from scratch", choices=("radix", "none")
+        "radix",
+        "radix keeps computed tokens in a radix tree; none computes every prompt from scratch",
+        choices=("radix", "none"),
     )
 
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
@@ -82,7 +88,9 @@ class ServerConfig:
     served_model_name: str | None = setting(
         None, "name that clients use for the model; by default the model's own name", metavar="NAME"
     )
-    drain_seconds: float = setting(30.0, "how long running requests may go on after SIGTERM or Ctrl-C", metavar="SECONDS")
+    drain_seconds: float = setting(
+        30.0, "how long running requests may go on after SIGTERM or Ctrl-C", metavar="SECONDS"
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -91,7 +99,21 @@ class ServerConfig:
             raise ConfigError(f"drain_seconds must not be negative, got {self.drain_seconds}")
 
 
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "k": 2**10, "m": 2**20, "g": 2**30}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "k": 2**10,
+    "m": 2**20,
+    "g": 2**30,
+}
 
 
 def parse_size(text: str) -> int:
@@ -101,7 +123,7 @@ def parse_size(text: str) -> int:
         ConfigError: when the text is not a positive size.
     """
     stripped = text.strip().lower().replace(" ", "")
-    number = stripped.rstrip("bkmgi")
+    number = stripped.rstrip("bkmgti")
     unit = stripped[len(number) :]
     try:
         value = float(number) * _UNITS[unit]

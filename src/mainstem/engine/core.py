@@ -147,7 +147,8 @@ class EngineCore:
         logits = self.runner.execute(packed.batch)
         replies = [self._replies[source.request.id] for source in output.sources]
         sampled = sample(logits, [r.sample_row(row) for r, row in zip(replies, packed.source_rows, strict=True)])
-        self.scheduler.commit(output)
+        failed = [reply.request for reply, result in zip(replies, sampled, strict=True) if result.error is not None]
+        self.scheduler.commit(output, failed)
         self._steps += 1
         now = time.perf_counter()
         for reply, result in zip(replies, sampled, strict=True):

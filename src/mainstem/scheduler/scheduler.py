@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import NamedTuple
@@ -147,9 +147,16 @@ class Scheduler:
         self._admit(output, budget)
         return output
 
-    def commit(self, output: SchedulerOutput) -> None:
-        """The step has run: its tokens are computed, and prefilled ones enter the prefix cache."""
+    def commit(self, output: SchedulerOutput, failed: Collection[Request] = ()) -> None:
+        """The step has run: its tokens are computed, and prefilled ones enter the prefix cache.
+
+        What the step computed for a failed request does not; it is to be finished next.
+        """
+        for request in failed:
+            self._undo(request)
         for request, start, stop in output.scheduled:
+            if request in failed:
+                continue
             request.num_computed = stop
             prefilled = max(0, min(stop, request.num_prompt) - start)
             request.num_prefilled += prefilled
@@ -163,11 +170,15 @@ class Scheduler:
     def rollback(self) -> None:
         """The step has failed: nothing of it was computed. Requests that took part hold what they had before it."""
         for request in self.running:
-            if request.num_borrowed:
-                self._free_after(request, request.num_borrowed)
-                request.table.truncate(request.num_owned)
-                request.num_computed = request.num_owned
-                request.num_borrowed = 0
+            self._undo(request)
+
+    def _undo(self, request: Request) -> None:
+        """Forget what another request was to compute for this one in the step that failed."""
+        if request.num_borrowed:
+            self._free_after(request, request.num_borrowed)
+            request.table.truncate(request.num_owned)
+            request.num_computed = request.num_owned
+            request.num_borrowed = 0
 
     def _schedule_decodes(self, output: SchedulerOutput, budget: int) -> int:
         for request in list(self.running):

@@ -1,0 +1,226 @@
+"""Tests of the engine in one's own process: what a caller asks for and gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mainstem.engine import LLM
+from mainstem.errors import ConfigError, EngineFailed, InvalidRequest, ModelLoadError, PromptTooLong
+from mainstem.params import SamplingParams
+from tests.engine.support import assert_all_released, greedy, kv_memory_for, random_tokens, tiny_llm
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_model: Path) -> LLM:
+    return tiny_llm(tiny_model)
+
+
+# Prompts
+
+
+def test_results_have_the_order_of_the_prompts(llm: LLM) -> None:
+    prompts = [random_tokens(n, seed=n).tolist() for n in (30, 3, 12)]
+    together = llm.generate(prompts, greedy(5))
+    alone = [llm.generate([prompt], greedy(5))[0] for prompt in prompts]
+    assert [g.token_ids for g in together] == [g.token_ids for g in alone]
+
+
+def test_texts_ids_and_arrays_are_prompts(llm: LLM) -> None:
+    text = "A tree of tokens"
+    ids = llm.tokenizer.encode_prompt(text)
+    results = [llm.generate(prompt, greedy(4))[0] for prompt in (text, [text], ids, ids.tolist(), [ids.tolist()])]
+    assert len({tuple(g.token_ids) for g in results}) == 1
+
+
+def test_no_prompts_give_no_results(llm: LLM) -> None:
+    assert llm.generate([], greedy(4)) == []
+
+
+def test_a_chat_is_rendered_by_the_template(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "the quick brown fox"}]
+    expected = llm.generate([llm.tokenizer.encode_chat(messages)], greedy(4))[0]
+    assert llm.chat(messages, greedy(4)).token_ids == expected.token_ids
+
+
+@pytest.mark.parametrize("bad", [[-1], [448], [10**12], [1.5], [[1, 2], []], "\ud800"])
+def test_a_bad_prompt_is_refused_and_disturbs_nobody(llm: LLM, bad: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        llm.generate([[5, 6, 7], bad] if bad != "\ud800" else ["fine", bad], greedy(4))
+    assert_all_released(llm)
+
+
+def test_a_prompt_beyond_the_context_is_refused_with_both_lengths(llm: LLM) -> None:
+    with pytest.raises(PromptTooLong, match=r"2048 tokens .* 2048 tokens"):
+        llm.generate([random_tokens(2048).tolist()], greedy(4))
+
+
+def test_a_prompt_beyond_the_pool_is_refused(tiny_model: Path) -> None:
+    small = tiny_llm(tiny_model, kv_memory=kv_memory_for(40))
+    with pytest.raises(PromptTooLong, match=r"at most 41 tokens"):
+        small.generate([random_tokens(41).tolist()], greedy(4))
+    assert len(small.generate([random_tokens(40).tolist()], greedy(4))[0].token_ids) == 1
+
+
+# Ends
+
+
+def test_max_tokens_ends_a_reply(llm: LLM) -> None:
+    reply = llm.generate("The river", greedy(7))[0].replies[0]
+    assert (len(reply.token_ids), reply.finish_reason, reply.stop_reason) == (7, "length", None)
+
+
+def test_a_stop_token_ends_a_reply_and_is_not_shown(llm: LLM) -> None:
+    free = llm.generate("The river", greedy(9))[0]
+    stop = free.token_ids[4]
+    reply = llm.generate("The river", greedy(9, stop_token_ids=(stop,)))[0].replies[0]
+    first = free.token_ids.index(stop)
+    assert reply.token_ids == free.token_ids[: first + 1]
+    assert (reply.finish_reason, reply.stop_reason) == ("stop", stop)
+    assert reply.text == llm.tokenizer.decode(free.token_ids[:first])
+
+
+def test_a_stop_string_ends_a_reply_before_itself(llm: LLM) -> None:
+    free = llm.generate("The river", greedy(30))[0].text
+    stop = free[5:9]
+    reply = llm.generate("The river", greedy(30, stop=(stop,)))[0].replies[0]
+    assert reply.text == free[: free.index(stop)]
+    assert (reply.finish_reason, reply.stop_reason) == ("stop", stop)
+
+
+def test_the_models_own_end_of_turn_ends_a_reply(llm: LLM) -> None:
+    end = 2
+    params = SamplingParams(max_tokens=2000, temperature=5.0, seed=1)
+    reply = llm.generate("The river", params)[0].replies[0]
+    assert reply.token_ids[-1] == end
+    assert (reply.finish_reason, reply.stop_reason) == ("stop", None)
+
+
+# Sampling
+
+
+def test_a_seeded_reply_is_the_same_alone_and_in_a_batch(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=20, temperature=1.0, top_p=0.9, seed=7, ignore_eos=True)
+    prompts = [random_tokens(n, seed=n).tolist() for n in (5, 50, 17)]
+    alone = [llm.generate([prompt], params)[0].token_ids for prompt in prompts]
+    together = [g.token_ids for g in llm.generate(prompts, params)]
+    assert together == alone
+
+
+def test_a_seeded_reply_is_the_same_after_preemption(tiny_model: Path, llm: LLM) -> None:
+    params = SamplingParams(max_tokens=40, temperature=1.0, seed=3, ignore_eos=True)
+    prompts = [random_tokens(20, seed=n).tolist() for n in range(5)]
+    small = tiny_llm(tiny_model, kv_memory=kv_memory_for(120))
+    assert [g.token_ids for g in small.generate(prompts, params)] == [
+        g.token_ids for g in llm.generate(prompts, params)
+    ]
+    assert small.stats().preemptions > 0
+
+
+def test_without_a_seed_replies_differ(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=16, temperature=2.0, ignore_eos=True)
+    assert len({tuple(llm.generate("The river", params)[0].token_ids) for _ in range(4)}) > 1
+
+
+def test_n_replies_differ_and_compute_the_prompt_once(llm: LLM) -> None:
+    prompt = random_tokens(70, seed=11).tolist()
+    params = SamplingParams(max_tokens=12, temperature=2.0, seed=5, n=4, ignore_eos=True)
+    generation = llm.generate([prompt], params)[0]
+    assert len({tuple(reply.token_ids) for reply in generation.replies}) == 4
+    assert (generation.cached_tokens, generation.prefilled_tokens) == (0, 70)
+    assert [r.token_ids for r in llm.generate([prompt], params)[0].replies] == [r.token_ids for r in generation.replies]
+
+
+def test_a_repetition_penalty_reaches_the_sampler(llm: LLM) -> None:
+    prompt = random_tokens(20, seed=2).tolist()
+    penalized = llm.generate([prompt], greedy(40, repetition_penalty=100.0))[0].token_ids
+    assert len(set(penalized)) == 40
+    assert not set(penalized) & set(prompt)
+
+
+def test_logprobs_are_reported_for_every_token(llm: LLM) -> None:
+    reply = llm.generate("The river", greedy(6, logprobs=3))[0].replies[0]
+    assert [position.chosen.token_id for position in reply.logprobs] == reply.token_ids
+    assert all(len(position.top) == 3 and position.top[0] == position.chosen for position in reply.logprobs)
+
+
+# Sharing
+
+
+def test_32_identical_prompts_are_computed_once(tiny_model: Path) -> None:
+    llm = tiny_llm(tiny_model, kv_memory="8MiB")
+    prompt = random_tokens(1900).tolist()
+    generations = llm.generate([prompt] * 32, greedy(3))
+    assert sum(g.prefilled_tokens for g in generations) == 1900
+    assert len({tuple(g.token_ids) for g in generations}) == 1
+    assert_all_released(llm)
+
+
+# Failure
+
+
+def test_a_failing_step_fails_its_requests_and_not_the_engine(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = tiny_llm(tiny_model)
+    prompts = [random_tokens(40).tolist()] * 3
+    healthy = llm.core.runner.execute
+
+    def out_of_memory(_: object) -> torch.Tensor:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(llm.core.runner, "execute", out_of_memory)
+    with pytest.raises(EngineFailed):
+        llm.generate(prompts, greedy(4))
+    assert_all_released(llm)
+    assert llm.stats().cache.evictable == 0
+    monkeypatch.setattr(llm.core.runner, "execute", healthy)
+    assert len(llm.generate(prompts, greedy(4))) == 3
+
+
+def test_logits_that_are_not_finite_fail_one_request_only(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = tiny_llm(tiny_model)
+    healthy = llm.core.runner.execute
+    received: dict[str, list[Any]] = {"bad": [], "good": []}
+
+    def one_bad_row(batch: Any) -> torch.Tensor:
+        logits = healthy(batch).clone()
+        logits[0] = torch.nan
+        return logits
+
+    monkeypatch.setattr(llm.core.runner, "execute", one_bad_row)
+    llm.core.submit(random_tokens(10), greedy(1), received["bad"].append)
+    llm.core.submit(random_tokens(12, seed=1), greedy(1), received["good"].append)
+    while llm.core.has_work():
+        llm.core.step()
+    assert isinstance(received["bad"][-1], EngineFailed)
+    assert received["good"][-1].finish_reason == "length"
+    assert llm.stats().cache.evictable == 12  # nothing of the bad one
+    assert_all_released(llm)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kv_memory": "lots"}, "not a size"),
+        ({"kv_memory": "1b"}, "hold 0 tokens"),
+        ({"kv_memory": "900TB"}, "choose a smaller pool"),
+        ({"max_model_len": 4096}, "context of 2048"),
+        ({"max_num_seqs": 0}, "at least 1"),
+        ({"device": "toaster"}, "cannot be used"),
+    ],
+)
+def test_a_wrong_setting_is_refused_in_words(tiny_model: Path, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        tiny_llm(tiny_model, **settings)
+
+
+def test_a_model_that_is_not_there_is_refused_in_words() -> None:
+    with pytest.raises(ModelLoadError):
+        LLM("no/such/model")
