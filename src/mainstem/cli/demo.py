@@ -132,10 +132,11 @@ def _ask_uncached(client: ChatClient, messages: Sequence[dict[str, str]], salt: 
 
 def _print_introduction(console: Console, engine: AsyncEngine, base_url: str) -> None:
     console.print(
-        f"\n[bold]A coding agent hunts a bug in a small repository.[/]\n"
-        f"{TURNS} turns; each prompt repeats all that came before it. {engine.model_name} on {_cores()} cores,\n"
-        f"a KV pool of {engine.budget.pool_tokens:,} tokens, {base_url}. Every turn is asked twice:\n"
-        "with the prefix cache, and without (the same request under a cache_salt never used before).\n"
+        f"\n[bold]A coding agent hunts a bug in a small repository, in {TURNS} turns.[/]\n"
+        "Each prompt repeats everything before it. Each turn is asked twice: with the\n"
+        "prefix cache, and without (the same request under a cache_salt never used).\n"
+        "TTFT is the time to the first token, as the client sees it.\n\n"
+        f"{engine.model_name}, {_cores()} cores, a KV pool of {engine.budget.pool_tokens:,} tokens, at {base_url}\n"
     )
 
 
