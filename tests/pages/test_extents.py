@@ -146,6 +146,10 @@ def test_runs_keep_the_order_of_the_slots() -> None:
     assert runs_of(np.array([7, 8, 9, 2, 3, 0], dtype=np.uint8)) == [Run(7, 10), Run(2, 4), Run(0, 1)]
 
 
+def test_runs_of_narrow_integers_do_not_wrap_round() -> None:
+    assert runs_of(np.array([254, 255, 0], dtype=np.uint8)) == [Run(254, 256), Run(0, 1)]
+
+
 def test_slots_of_runs_is_the_inverse_of_runs_of_slots() -> None:
     slots = [7, 8, 9, 2, 3, 0]
     assert slots_of(runs_of(np.array(slots))).tolist() == slots

@@ -98,7 +98,7 @@ def turn_a_page_round(cache: RadixCache) -> None:
 
 
 def widen_the_tokens(cache: RadixCache) -> None:
-    leaf(cache).key = leaf(cache).key.astype(np.int64)  # type: ignore[assignment]
+    leaf(cache).key = leaf(cache).key.astype(np.int64)
 
 
 def unlist_a_node(cache: RadixCache) -> None:

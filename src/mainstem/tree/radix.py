@@ -340,7 +340,7 @@ def _common_length(key: TokenArray, tokens: TokenArray) -> int:
 
 def _slots_of(path: Sequence[Node]) -> SlotArray:
     """The slots of a path in one array of their own."""
-    return np.concatenate([node.slots for node in path]) if path else NO_TOKENS.copy()
+    return np.concatenate([node.slots for node in path]) if path else NO_TOKENS
 
 
 def _unlocked_tokens(walk: _Walk) -> int:
