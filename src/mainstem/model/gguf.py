@@ -50,12 +50,12 @@ def convert_gguf(path: Path, folder: Path, progress: Progress, *, title: str, pr
     """
     try:
         if pre_tokenizer is None:
-            progress(f"Reading {title}", 0, None)
+            progress(f"reading {title}", 0, None)
             pre_tokenizer = _read_header(path)
         with quiet_transformers(), _no_bars():
-            progress(f"Converting the tokenizer of {title}", 0, None)
+            progress(f"converting the tokenizer of {title}", 0, None)
             _convert_tokenizer(path, folder, pre_tokenizer)
-            progress(f"Converting the weights of {title}", 0, None)
+            progress(f"converting the weights of {title}", 0, None)
             _convert_weights(path, folder)
     except ModelLoadError:
         raise

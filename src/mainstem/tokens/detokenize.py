@@ -51,7 +51,7 @@ class TokenBytes:
         fused = False
         for step in steps:
             match step:
-                case {"type": "Replace", "pattern": {"String": old}, "content": new} if not fused:
+                case {"type": "Replace", "pattern": {"String": old}, "content": new} if not fused or len(old) == 1:
                     self._replacements.append((old, new))
                 case {"type": "Metaspace", "replacement": mark}:
                     self._replacements.append((mark, " "))
