@@ -65,11 +65,12 @@ $(VENV)/torch-wanted: $(BIN)/pip FORCE
 	@echo '$(TORCH)' | cmp -s - $@ || echo '$(TORCH)' > $@
 
 $(BIN)/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	    echo "mainstem needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo missing)."; \
-	    echo "Name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "mainstem needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not found)."; \
+	    echo "Name one that is, as in: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "Making an environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
-	    echo "Python's venv module could not make $(VENV)."; \
+	    echo "Python's venv module could not make it."; \
 	    echo "On Debian and Ubuntu: apt install python3-venv, then try again."; exit 1; }
 
 FORCE:
