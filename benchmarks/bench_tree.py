@@ -1,6 +1,6 @@
 """How long the radix tree's own operations take, with no model behind it.
 
-    python benchmarks/tree_ops.py --out tree_ops.json
+    python -m benchmarks.bench_tree --out benchmarks/results/tree.json
 
 The workload is that of a coding agent: sessions of ten turns that grow from 9,500 to 25,000 tokens over a root of 3,500
 tokens that all share. Every turn is one match, one lock, one insert that allocates, and one unlock. A second part
