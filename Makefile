@@ -36,7 +36,10 @@ check: $(STAMP)  ## formatting, lint, types, layers
 	@$(BIN)/lint-imports
 
 bench: $(STAMP)  ## run the benchmarks; takes several minutes
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || exit 1; done
+	@for name in tree session latency; do \
+	  echo "== $$name"; \
+	  $(BIN)/python -m benchmarks.bench_$$name --out benchmarks/results/$$name.json $(ARGS) || exit 1; \
+	done
 
 format: $(STAMP)  ## rewrite the code in the house style
 	@$(BIN)/ruff check --fix .

@@ -10,12 +10,8 @@ evicts leaves one by one from trees of growing size. Figures are medians in micr
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +19,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
+from benchmarks.measuring import keep
 from mainstem.tree import RadixCache, TokenArray
 
 P = ParamSpec("P")
@@ -169,16 +166,6 @@ def print_evictions(rows: list[EvictionTimes]) -> None:
         print(f"{row.what:<40}{row.leaves:>8,}{row.median:>9.1f}{row.p99:>8.1f}{row.worst:>9.1f}")
 
 
-def machine() -> dict[str, object]:
-    return {
-        "processor": platform.machine(),
-        "cpus": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "system": platform.system(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the operations of the radix tree.")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
@@ -200,15 +187,14 @@ def main() -> None:
         for leaves in NUM_LEAVES
     ]
     print_evictions(eviction_rows)
-    if options.out:
-        report = {
-            "command": " ".join(["python", *sys.argv]),
-            "machine": machine(),
+    keep(
+        options.out,
+        {
             "turns_us": [row._asdict() for row in turn_rows],
             "evictions_us": [row._asdict() for row in eviction_rows],
             "measured_elsewhere_us": REFERENCES,
-        }
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -149,18 +150,13 @@ def keep(out: Path | None, figures: dict[str, Any]) -> None:
     """Write the figures to a file, with the command and the machine they come from."""
     if out is None:
         return
-    import torch
-    import transformers
-
     origin = {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": {"cpus": os.cpu_count(), "architecture": platform.machine(), "cpu": cpu_name()},
         "versions": {
             "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "numpy": np.__version__,
+            **{name: version(name) for name in ("mainstem", "torch", "transformers", "numpy")},
         },
     }
     out.parent.mkdir(parents=True, exist_ok=True)
