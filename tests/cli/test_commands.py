@@ -214,7 +214,7 @@ def test_serve_tells_its_memory_answers_and_stops_cleanly(roomy_model: Path, num
     with serving(roomy_model, "--served-model-name", "brook") as (process, base_url, lines):
         told = "".join(lines)
         assert re.search(r"KV pool  [\d,]+ tokens of 512 bytes: \d+ conversations of 16,384 tokens", told)
-        assert "(set by --kv-memory)" in told
+        assert "(size of the pool: --kv-memory)" in told
         listed = httpx.get(base_url + "/models").json()
         assert [model["id"] for model in listed["data"]] == ["brook"]
         process.send_signal(number)

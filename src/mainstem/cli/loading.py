@@ -68,15 +68,16 @@ def describe_budget(budget: MemoryBudget, max_model_len: int) -> list[str]:
     """The memory budget in lines fit to print."""
     whole = budget.pool_tokens // max_model_len
     lines = [
-        f"memory   weights {format_bytes(budget.weights_bytes)}, activations {format_bytes(budget.activations_bytes)}, "
-        f"KV pool {format_bytes(budget.pool_bytes)} (set by {budget.limited_by})",
+        f"Memory   weights {format_bytes(budget.weights_bytes)}, activations {format_bytes(budget.activations_bytes)}, "
+        f"KV pool {format_bytes(budget.pool_bytes)}",
+        f"         (size of the pool: {budget.limited_by})",
         f"KV pool  {budget.pool_tokens:,} tokens of {budget.kv_bytes_per_token:,} bytes: "
-        f"{whole:,} conversation{'' if whole == 1 else 's'} of {max_model_len:,} tokens, "
-        "more where they share a beginning",
+        f"{whole:,} conversation{'' if whole == 1 else 's'} of {max_model_len:,} tokens,",
+        "         more where they share a beginning",
     ]
     if budget.pool_share < SMALL_POOL:
         lines.append(
-            f"warning  the KV pool is only {budget.pool_share:.0%} of the memory in use: conversations will push each "
-            "other out and hits will be rare. Raise --kv-memory or --memory-utilization."
+            f"Warning  the pool is only {budget.pool_share:.0%} of the memory in use: conversations will push each other\n"
+            "         out and hits will be rare. Raise --kv-memory or --memory-utilization."
         )
     return lines

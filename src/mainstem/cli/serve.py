@@ -63,18 +63,22 @@ def how_to_connect(base_url: str, model: str, config: ServerConfig) -> list[str]
     """Lines that show a client of this server."""
     header = " -H 'authorization: Bearer YOUR_KEY'" if config.api_key else ""
     key = "YOUR_KEY" if config.api_key else "none"
-    message = '{"role": "user", "content": "Name a river."}'
+    messages = '[{"role": "user", "content": "Name a river."}]'
     return [
         "",
         f"Serving {model} on {base_url} (Ctrl-C stops)",
         "",
-        f"  curl {base_url}/chat/completions -H 'content-type: application/json'{header} \\",
-        f"""    -d '{{"model": "{model}", "messages": [{message}]}}'""",
+        f"  curl {base_url}/chat/completions \\",
+        f"    -H 'content-type: application/json'{header} \\",
+        f"""    -d '{{"model": "{model}", "messages": {messages}}}'""",
         "",
         "  from openai import OpenAI",
+        "",
         f'  client = OpenAI(base_url="{base_url}", api_key="{key}")',
-        f'  reply = client.chat.completions.create(model="{model}", messages=[{message}])',
-        "  print(reply.choices[0].message.content, reply.usage.prompt_tokens_details.cached_tokens)",
+        f"  messages = {messages}",
+        f'  reply = client.chat.completions.create(model="{model}", messages=messages)',
+        "  print(reply.choices[0].message.content)",
+        "  print(reply.usage.prompt_tokens_details.cached_tokens)",
         "",
     ]
 

@@ -1,0 +1,40 @@
+"""The memory budget in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainstem.cli.loading import describe_budget, format_bytes
+from mainstem.engine.budget import MemoryBudget
+
+GIB = 2**30
+
+
+def budget(pool_bytes: int) -> MemoryBudget:
+    return MemoryBudget(
+        weights_bytes=GIB,
+        activations_bytes=GIB // 8,
+        pool_bytes=pool_bytes,
+        pool_tokens=pool_bytes // 1024,
+        kv_bytes_per_token=1024,
+        limited_by="--kv-memory",
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(GIB * 4, "4.00 GiB"), (GIB, "1.00 GiB"), (GIB - 1, "1024 MiB"), (53 * 2**20, "53 MiB")]
+)
+def test_bytes_are_told_in_binary_units(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+def test_the_pool_is_told_in_whole_conversations() -> None:
+    told = "\n".join(describe_budget(budget(4 * GIB), 8192))
+    assert "4,194,304 tokens of 1,024 bytes: 512 conversations of 8,192 tokens" in told
+    assert "(size of the pool: --kv-memory)" in told
+    assert "Warning" not in told
+
+
+def test_a_pool_below_15_percent_of_the_memory_in_use_is_warned_of() -> None:
+    told = "\n".join(describe_budget(budget(GIB // 8), 8192))
+    assert "Warning  the pool is only 10% of the memory in use" in told
