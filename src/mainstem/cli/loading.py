@@ -77,7 +77,7 @@ def describe_budget(budget: MemoryBudget, max_model_len: int) -> list[str]:
     ]
     if budget.pool_share < SMALL_POOL:
         lines.append(
-            f"Warning  the pool is only {budget.pool_share:.0%} of the memory in use: conversations will push each other\n"
-            "         out and hits will be rare. Raise --kv-memory or --memory-utilization."
+            f"Warning  the pool is only {budget.pool_share:.0%} of the memory in use: conversations will push\n"
+            "         each other out and hits will be rare. Raise --kv-memory or --memory-utilization."
         )
     return lines
