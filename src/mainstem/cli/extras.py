@@ -9,9 +9,13 @@ from mainstem.errors import MainstemError
 SERVE_EXTRAS = (
     "torch",
     "transformers",
+    "tokenizers",
+    "jinja2",
     "safetensors",
     "gguf",
     "accelerate",
+    "filelock",
+    "pip",
     "fastapi",
     "uvicorn",
     "prometheus_client",
