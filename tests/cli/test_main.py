@@ -127,6 +127,23 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
     assert process.returncode == 1
 
 
+def test_a_terminal_without_the_characters_gets_question_marks() -> None:
+    code = (
+        "import sys; from mainstem.cli import generate; from mainstem.cli.main import main\n"
+        "generate.run = lambda _: print('2.0×') or 0\n"
+        "sys.exit(main(['generate', 'hi']))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(PYTHONIOENCODING="ascii"),
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2.0?\n", "")
+
+
 @pytest.mark.parametrize("command", ["serve", "demo", "chat", "generate hi"])
 def test_missing_extras_say_how_to_install_them(command: str) -> None:
     code = without("torch", "rich") + f"from mainstem.cli.main import main; sys.exit(main({command.split()!r}))"

@@ -7,6 +7,7 @@ answers at once; the subcommands import what they need when they run.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -68,6 +69,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character of a reply or a chart gets a question mark, not a traceback.
+            stream.reconfigure(errors="replace")
     try:
         return _run(argv)
     except KeyboardInterrupt:
