@@ -240,7 +240,11 @@ def test_concurrent_clients_get_what_they_would_get_alone(sdk: openai.OpenAI, ht
     def text(question: int) -> str | None:
         messages: Any = [{"role": "user", "content": f"question {question} about the sea"}]
         reply = sdk.chat.completions.create(
-            model=MODEL, messages=messages, max_tokens=16, seed=question, extra_body={**LONG, "cache_salt": "together"}
+            model=MODEL,
+            messages=messages,
+            max_tokens=16,
+            seed=100 + question,
+            extra_body={**LONG, "cache_salt": "together"},
         )
         return reply.choices[0].message.content
 

@@ -84,12 +84,13 @@ def test_counters_never_fall(http: httpx.Client) -> None:
 def test_slots_add_up_while_requests_run(http: httpx.Client) -> None:
     body = {"prompt": [83, *range(100, 150)], "max_tokens": 1900, "ignore_eos": True, "stream": True}
     with http.stream("POST", "/v1/completions", json=body) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()
+        next(lines)
         found = series(http)
+    assert found["mainstem_num_requests_running"] == 1
     slots = {state: found[f"mainstem_kv_slots{{state={state}}}"] for state in ("free", "evictable", "protected")}
     assert sum(slots.values()) == 8192
     assert slots["protected"] >= 51
-    assert found["mainstem_num_requests_running"] == 1
     assert found["mainstem_kv_cache_usage_perc"] == slots["protected"] / 8192
 
 

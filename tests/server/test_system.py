@@ -21,6 +21,12 @@ def test_health_is_ok(http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok"}
 
 
+def test_replies_are_not_held_back_for_acknowledgements(http: httpx.Client) -> None:
+    # A socket with Nagle's algorithm makes the client's delayed acknowledgement, 40 ms, part of every reply.
+    seconds = sorted(http.get("/health").elapsed.total_seconds() for _ in range(15))
+    assert seconds[7] < 0.03
+
+
 def test_unknown_route_has_openais_error_shape(http: httpx.Client) -> None:
     response = http.get("/v1/nothing")
     assert response.status_code == 404

@@ -22,7 +22,8 @@ def listen(config: ServerConfig) -> socket.socket:
         ConfigError: when the port is taken or not allowed, or the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named because asyncio sends without delay only on sockets that are known to be TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))

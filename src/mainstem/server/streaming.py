@@ -103,6 +103,8 @@ class EventStream(Response):
         try:
             async for data in self._events:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
+                # With a backlog of events nothing above waits, and nobody would notice that the client has left.
+                await asyncio.sleep(0)
             last = DONE
         except Exception as error:
             if not isinstance(error, MainstemError):
