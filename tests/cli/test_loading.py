@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import io
 
-from mainstem.cli.loading import describe_budget, format_bytes
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from mainstem.cli.loading import LoadingDisplay, describe_budget, format_bytes, loading_display
 from mainstem.engine.budget import MemoryBudget
 
 GIB = 2**30
@@ -38,3 +42,20 @@ def test_the_pool_is_told_in_whole_conversations() -> None:
 def test_a_pool_below_15_percent_of_the_memory_in_use_is_warned_of() -> None:
     told = "\n".join(describe_budget(budget(GIB // 8), 8192))
     assert "Warning  the pool is only 10% of the memory in use" in told
+
+
+def test_away_from_a_terminal_each_stage_is_one_line() -> None:
+    page = io.StringIO()
+    with loading_display(Console(file=page)) as display:
+        for stage, done, total in (("fetching", 0, 2), ("fetching", 2, 2), ("loading", 0, None)):
+            display(stage, done, total)
+    assert page.getvalue() == "fetching\nloading\n"
+
+
+def test_a_new_stage_is_not_finished_when_the_last_one_was() -> None:
+    bars = Progress(disable=True)
+    display = LoadingDisplay(Console(file=io.StringIO()), bars)
+    display("fetching", 2, 2)
+    assert bars.tasks[0].finished
+    display("loading", 0, None)
+    assert not bars.tasks[0].finished

@@ -23,22 +23,30 @@ class LoadingDisplay:
     def __init__(self, console: Console, bars: Progress) -> None:
         self._console = console
         self._bars = bars
-        self._task = bars.add_task("starting", total=None)
+        self._task = bars.add_task("starting", total=None, amount="")
         self._stage = ""
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         """See `mainstem.model.progress.Progress`."""
         if stage != self._stage:
             self._stage = stage
+            self._bars.reset(self._task)
             if not self._console.is_terminal:
                 self._console.print(stage, markup=False)
-        self._bars.update(self._task, description=stage, completed=done, total=total)
+        amount = f"{done / 2**20:.0f} of {format_bytes(total)}" if total and total > 2**20 else ""
+        self._bars.update(self._task, description=stage, completed=done, total=total, amount=amount)
 
 
 @contextmanager
 def loading_display(console: Console) -> Iterator[LoadingDisplay]:
     """A display that vanishes when loading is over."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[amount]}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         yield LoadingDisplay(console, bars)
 
