@@ -9,6 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -76,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         summary = summarize(turns)
         _print_summary(console, turns, summary)
         _write_files(arguments, server.engine, turns, summary)
-    _print_next_steps(console)
+    _print_next_steps(console, config.model, server.engine.model_name)
     return 0
 
 
@@ -191,19 +194,22 @@ def _print_summary(console: Console, turns: Sequence[TurnReport], summary: Summa
     print_chart(console, turns)
 
 
-def _print_next_steps(console: Console) -> None:
-    console.print(
-        "\n[bold]Connect your own agent[/]\n"
-        "  mainstem serve\n"
-        "  export OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none\n"
-        "\n"
-        "  from openai import OpenAI\n"
-        '  messages = [{"role": "user", "content": "Hello."}]\n'
-        '  reply = OpenAI().chat.completions.create(model="smollm2", messages=messages)\n'
-        "  print(reply.usage.prompt_tokens_details.cached_tokens)\n",
-        markup=True,
-        soft_wrap=True,
-    )
+def _print_next_steps(console: Console, model: str, model_name: str) -> None:
+    # Within `make demo` the command is not on the path.
+    command = "mainstem" if shutil.which("mainstem") else os.path.relpath(sys.argv[0])
+    flags = "" if model == EngineConfig().model else f" --model {shlex.quote(model)}"
+    for line in (
+        "",
+        "Connect your own agent",
+        f"  {command} serve{flags}",
+        "  export OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none",
+        "",
+        "  from openai import OpenAI",
+        '  messages = [{"role": "user", "content": "Hello."}]',
+        f'  reply = OpenAI().chat.completions.create(model="{model_name}", messages=messages)',
+        "  print(reply.usage.prompt_tokens_details.cached_tokens)",
+    ):
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _write_files(
