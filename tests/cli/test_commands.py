@@ -19,6 +19,7 @@ import pytest
 
 from mainstem.cli.main import main
 from tests.cli.commands import environment, mainstem
+from tests.support.tiny_models import make_tiny_model
 
 POOL = ("--kv-memory", "64MiB")
 
@@ -93,6 +94,16 @@ def test_a_model_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("error: ")
     assert str(tmp_path / "nothing") in last
+
+
+def test_a_model_without_a_chat_template_needs_raw_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_tiny_model(tmp_path / "plain")
+    (model / "chat_template.jinja").unlink()
+    vocabulary = (model / "tokenizer.json").read_text(encoding="utf-8")
+    (model / "tokenizer.json").write_text(vocabulary.replace("<|im_start|>", "<|unused|>"), encoding="utf-8")
+    assert generate(model, "hi") == 2
+    assert "error: this model has no chat template; add --raw" in capsys.readouterr().err
+    assert generate(model, "hi", "--raw") == 0
 
 
 # -- chat ------------------------------------------------------------------------------------------------------------
