@@ -11,10 +11,10 @@ from mainstem.pages import Run
 
 
 def dense_attention(q: Tensor, keys: Tensor, values: Tensor, runs: Sequence[Run], scale: float) -> Tensor:
-    """One row, q (heads, head_dim), over keys and values (slots, kv_heads, head_dim) in `runs`; (heads, head_dim)."""
+    """One row, q (heads, head_dim), over keys and values (kv_heads, slots, head_dim) in `runs`; (heads, head_dim)."""
     slots = torch.cat([torch.arange(start, stop) for start, stop in runs])
-    group = q.shape[0] // keys.shape[1]
-    k = keys[slots].double().repeat_interleave(group, dim=1)
-    v = values[slots].double().repeat_interleave(group, dim=1)
-    scores = torch.einsum("hd,nhd->hn", q.double(), k) * scale
-    return torch.einsum("hn,nhd->hd", torch.softmax(scores, dim=-1), v)
+    group = q.shape[0] // keys.shape[0]
+    k = keys[:, slots].double().repeat_interleave(group, dim=0)
+    v = values[:, slots].double().repeat_interleave(group, dim=0)
+    scores = torch.einsum("hd,hnd->hn", q.double(), k) * scale
+    return torch.einsum("hn,hnd->hd", torch.softmax(scores, dim=-1), v)

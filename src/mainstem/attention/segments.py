@@ -19,7 +19,10 @@ MAX_RUNS_IN_PLACE = 6
 
 
 class KVPool:
-    """Keys and values of every token slot, one pair of tensors a layer, each (num_slots, kv_heads, head_dim)."""
+    """Keys and values of every token slot, one pair of tensors a layer, each (kv_heads, num_slots, head_dim).
+
+    Heads come first so that a run of slots is one stretch of memory for each head, which is what a kernel reads.
+    """
 
     def __init__(
         self,
@@ -31,15 +34,15 @@ class KVPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (num_slots, num_kv_heads, head_dim)
+        shape = (num_kv_heads, num_slots, head_dim)
         self.num_slots = num_slots
         self.keys = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.values = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store the step's keys and values, each (1, kv_heads, tokens, head_dim), into `slots`, int64[tokens]."""
-        self.keys[layer].index_copy_(0, slots, key[0].transpose(0, 1))
-        self.values[layer].index_copy_(0, slots, value[0].transpose(0, 1))
+        self.keys[layer].index_copy_(1, slots, key[0])
+        self.values[layer].index_copy_(1, slots, value[0])
 
 
 @dataclass(slots=True)
@@ -96,13 +99,14 @@ class StepAttention:
         """A prefill chunk over its cached runs and causally over itself; (1, heads, rows, head_dim)."""
         state = self._kernel(q, k, v, scale, True, None)
         for cached_keys, cached_values in _cached_stretches(chunk, keys, values):
-            state = merge_state(state, self._kernel(q, cached_keys, cached_values, scale, False, None))
+            cached = _fold_groups(self._kernel, q, cached_keys, cached_values, scale)
+            state = merge_state(state, cached)
         return state.out
 
     def _attend_rows(self, plan: DecodePlan, q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """Single-token rows over their segments and tails, merged; (rows, heads, head_dim)."""
         _, heads, _, head_dim = q.shape
-        kv_heads = keys.shape[1]
+        kv_heads = keys.shape[0]
         group = heads // kv_heads
         # Query heads of one KV head become rows, so that a key is read once for all of them.
         grouped = q[0, :, : plan.num_rows].view(kv_heads, group, plan.num_rows, head_dim)
@@ -136,8 +140,8 @@ class StepAttention:
         row_range = slice(segment.row_begin, segment.row_end)
         q = grouped[:, :, row_range].reshape(1, kv_heads, group * rows, head_dim).expand(pieces, -1, -1, -1)
         slots = slice(segment.start, segment.start + pieces * tokens)
-        k = keys[slots].view(pieces, tokens, kv_heads, head_dim).transpose(1, 2)
-        v = values[slots].view(pieces, tokens, kv_heads, head_dim).transpose(1, 2)
+        k = keys[:, slots].view(kv_heads, pieces, tokens, head_dim).transpose(0, 1)
+        v = values[:, slots].view(kv_heads, pieces, tokens, head_dim).transpose(0, 1)
         partial = self._kernel(q, k, v, scale, False, None)
         cells = slice(segment.partial, segment.partial + pieces)
         parts.out[cells, :, :, row_range] = partial.out.reshape(pieces, kv_heads, group, rows, head_dim)
@@ -150,8 +154,8 @@ class StepAttention:
         by_row = grouped if tails.rows is None else grouped.index_select(2, tails.rows)
         q = by_row.permute(2, 0, 1, 3)
         flat = tails.slots.view(-1)
-        k = keys.index_select(0, flat).view(tails.count, -1, kv_heads, head_dim).transpose(1, 2)
-        v = values.index_select(0, flat).view(tails.count, -1, kv_heads, head_dim).transpose(1, 2)
+        k = keys.index_select(1, flat).view(kv_heads, tails.count, -1, head_dim).transpose(0, 1)
+        v = values.index_select(1, flat).view(kv_heads, tails.count, -1, head_dim).transpose(0, 1)
         partial = self._kernel(q, k, v, scale, False, tails.mask)
         out, lse = partial.out.permute(1, 2, 0, 3), partial.lse.permute(1, 2, 0)
         if tails.rows is None:
@@ -167,14 +171,17 @@ def _cached_stretches(chunk: ChunkPlan, keys: Tensor, values: Tensor) -> list[tu
     if not chunk.runs:
         return []
     if len(chunk.runs) <= MAX_RUNS_IN_PLACE:
-        return [(_heads_first(keys[start:stop]), _heads_first(values[start:stop])) for start, stop in chunk.runs]
+        return [(keys[None, :, start:stop], values[None, :, start:stop]) for start, stop in chunk.runs]
     slots = torch.cat([torch.arange(start, stop, device=keys.device) for start, stop in chunk.runs])
-    return [(_heads_first(keys.index_select(0, slots)), _heads_first(values.index_select(0, slots)))]
+    return [(keys.index_select(1, slots)[None], values.index_select(1, slots)[None])]
 
 
-def _heads_first(tokens: Tensor) -> Tensor:
-    """(n, kv_heads, head_dim) as (1, kv_heads, n, head_dim), without a copy."""
-    return tokens.transpose(0, 1)[None]
+def _fold_groups(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Partial:
+    """Attention without a mask, the query heads of each KV head folded into rows: larger products for the kernel."""
+    _, heads, rows, head_dim = q.shape
+    kv_heads = k.shape[1]
+    out, lse = kernel(q.reshape(1, kv_heads, -1, head_dim), k, v, scale, False, None)
+    return Partial(out.reshape(1, heads, rows, head_dim), lse.reshape(1, heads, rows))
 
 
 def _gather_tails(plan: DecodePlan, pool: KVPool) -> _Tails | None:
