@@ -69,7 +69,7 @@ class SamplingParams:
         if any(not text for text in self.stop):
             raise InvalidRequest("stop strings must not be empty", param="stop")
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise InvalidRequest(f"logprobs must be between 0 and {MAX_LOGPROBS}, got {self.logprobs}", param="logprobs")
+            raise InvalidRequest(f"logprobs must be 0 to {MAX_LOGPROBS}, got {self.logprobs}", param="logprobs")
         if not 1 <= self.n <= 128:
             raise InvalidRequest(f"n must be between 1 and 128, got {self.n}", param="n")
         if self.seed is not None and not -(2**63) <= self.seed < 2**63:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import openai
 import pytest
 
-from mainstem.server import BackgroundServer
+from mainstem.config import EngineConfig, ServerConfig
+from mainstem.engine import AsyncEngine
+from mainstem.server import BackgroundServer, create_app
 from tests.server.conftest import MODEL
 
 
@@ -96,3 +100,15 @@ def test_index_shows_a_command_that_works(http: httpx.Client, server: Background
 def test_index_escapes_the_host_header(http: httpx.Client) -> None:
     page = http.get("/", headers={"host": "<script>alert(1)</script>"}).text
     assert "<script>" not in page
+
+
+async def test_a_server_whose_engine_has_died_is_not_healthy(tiny_model: Path) -> None:
+    engine = AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="1MiB"))
+    app = create_app(engine, ServerConfig())
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        assert (await http.get("/health")).status_code == 200
+        await engine.shutdown(0)
+        reply = await http.get("/health")
+    assert reply.status_code == 503
+    assert reply.headers["retry-after"]

@@ -94,6 +94,11 @@ class AsyncEngine:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
+    @property
+    def accepting(self) -> bool:
+        """Whether new requests are taken: not once the engine shuts down, or has died."""
+        return self._accepting
+
     async def generate(
         self,
         prompt: TokenArray,

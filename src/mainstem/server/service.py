@@ -45,5 +45,5 @@ class Service:
 
     def check_open(self) -> None:
         """Raise the 503 of a stopping server, if it is one."""
-        if self.draining:
+        if self.draining or not self.engine.accepting:
             raise shutting_down()
