@@ -72,7 +72,8 @@ def test_without_cascade_every_row_reads_everything() -> None:
 
 def test_partial_results_of_a_row_do_not_overwrite_one_another() -> None:
     rows = in_order([[Run(0, 5000), Run(9000 + 1000 * i, 9300 + 1000 * i)] for i in range(4)])
-    plan = plan_decode(rows)
+    plan = plan_decode(rows, max_pieces=6)
+    assert {segment.pieces for segment in plan.segments} == {6, 1}
     for row in range(4):
         cells = [
             cell
@@ -105,10 +106,10 @@ def trees(draw: st.DrawFn) -> list[list[Run]]:
     return rows
 
 
-@given(trees(), st.booleans())
-def test_every_row_reads_each_of_its_slots_exactly_once(rows: list[list[Run]], cascade: bool) -> None:
+@given(trees(), st.booleans(), st.integers(1, 8))
+def test_every_row_reads_each_of_its_slots_exactly_once(rows: list[list[Run]], cascade: bool, max_pieces: int) -> None:
     rows = in_order(rows)
-    plan = plan_decode(rows, cascade=cascade)
+    plan = plan_decode(rows, cascade=cascade, max_pieces=max_pieces)
     for row, runs in enumerate(rows):
         assert slots_read(plan, row) == slots_of(runs)
 

@@ -53,7 +53,7 @@ def runs(slots: list[int]) -> list[Run]:
     return runs_of(torch.tensor(slots, dtype=torch.int32).numpy())
 
 
-def check_step(sequences: list[Sequence], kernel: Kernel, *, cascade: bool) -> None:
+def check_step(sequences: list[Sequence], kernel: Kernel, *, cascade: bool, max_pieces: int = 1) -> None:
     """Run one step over the sequences and compare every row with dense attention."""
     singles = [s for s in sequences if s.new == 1]
     single_runs = [runs(s.slots) for s in singles]
@@ -65,7 +65,7 @@ def check_step(sequences: list[Sequence], kernel: Kernel, *, cascade: bool) -> N
             begin = len(s.slots) - s.new
             chunks.append(ChunkPlan(len(rows), len(rows) + s.new, tuple(runs(s.slots[:begin]))))
             rows += [(s.slots, end) for end in range(begin + 1, len(s.slots) + 1)]
-    decode = plan_decode([single_runs[i] for i in order], cascade=cascade) if singles else None
+    decode = plan_decode([single_runs[i] for i in order], cascade=cascade, max_pieces=max_pieces) if singles else None
 
     generator = torch.Generator().manual_seed(len(rows))
     q = torch.randn(1, HEADS, len(rows), HEAD_DIM, generator=generator)
@@ -146,6 +146,6 @@ def steps(draw: st.DrawFn) -> list[Sequence]:
 
 
 @settings(max_examples=60)
-@given(steps(), st.booleans())
-def test_random_trees_agree_with_dense_attention(sequences: list[Sequence], cascade: bool) -> None:
-    check_step(sequences, flash_cpu, cascade=cascade)
+@given(steps(), st.booleans(), st.integers(1, 8))
+def test_random_trees_agree_with_dense_attention(sequences: list[Sequence], cascade: bool, max_pieces: int) -> None:
+    check_step(sequences, flash_cpu, cascade=cascade, max_pieces=max_pieces)

@@ -21,9 +21,8 @@ from mainstem.pages import Run
 SHORT_RUN = 256
 # Sharing must save at least this many token reads a layer to pay for one more segment (see docs/log.md).
 MIN_SHARED_READS = 512
-# A long run is cut into pieces of about this many tokens so that few rows still occupy every core.
-PIECE_TOKENS = 768
-MAX_PIECES = 8
+# A run is cut into pieces for the sake of idle cores only if each piece still has this many tokens.
+MIN_PIECE_TOKENS = 512
 
 
 class Segment(NamedTuple):
@@ -98,10 +97,13 @@ def sharing_order(rows: Sequence[Sequence[Run]]) -> list[int]:
     return sorted(range(len(rows)), key=lambda row: tuple(rows[row]))
 
 
-def plan_decode(rows: Sequence[Sequence[Run]], *, cascade: bool = True) -> DecodePlan:
-    """Plan single-token rows, in `sharing_order`, each given by the runs of all it attends to (itself included).
+def plan_decode(rows: Sequence[Sequence[Run]], *, cascade: bool = True, max_pieces: int = 1) -> DecodePlan:
+    """Plan single-token rows.
 
-    With `cascade` false every row reads all its runs by itself.
+    Args:
+        rows: in `sharing_order`, each given by the runs of all it attends to, itself included.
+        cascade: read what rows share once; otherwise every row reads all its runs by itself.
+        max_pieces: into how many pieces a long run may be cut, so that few rows still occupy every core.
     """
     shared = _shared_ranges(rows) if cascade and len(rows) > 1 else []
     covered = [0] * len(rows)
@@ -116,7 +118,7 @@ def plan_decode(rows: Sequence[Sequence[Run]], *, cascade: bool = True) -> Decod
                 for row in range(row_begin, row_end):
                     loose[row].append(run)
                 continue
-            pieces = min(MAX_PIECES, max(1, length // PIECE_TOKENS))
+            pieces = min(max_pieces, max(1, length // MIN_PIECE_TOKENS))
             tokens, rest = divmod(length, pieces)
             partial = max(used[row_begin:row_end])
             segments.append(Segment(row_begin, row_end, run.start, pieces, tokens, partial))

@@ -24,8 +24,8 @@ class PackedStep(NamedTuple):
     source_rows: list[int]
 
 
-def pack(output: SchedulerOutput, *, cascade: bool = True) -> PackedStep:
-    """Pack a schedule that is not empty. With `cascade` false, shared prefixes are read once a row."""
+def pack(output: SchedulerOutput, *, cascade: bool = True, max_pieces: int = 1) -> PackedStep:
+    """Pack a schedule that is not empty; `cascade` and `max_pieces` are for `plan_decode`."""
     singles = [entry for entry, scheduled in enumerate(output.scheduled) if scheduled.stop - scheduled.start == 1]
     single_runs = [_visible_runs(output.scheduled[entry]) for entry in singles]
     order = sharing_order(single_runs) if cascade else list(range(len(singles)))
@@ -51,7 +51,7 @@ def pack(output: SchedulerOutput, *, cascade: bool = True) -> PackedStep:
     rows = [first_row[entry] + position - output.scheduled[entry].start for _, entry, position in output.sources]
     logit_rows = sorted(set(rows))
     index_of = {packed: index for index, packed in enumerate(logit_rows)}
-    decode = plan_decode([single_runs[i] for i in order], cascade=cascade) if singles else None
+    decode = plan_decode([single_runs[i] for i in order], cascade=cascade, max_pieces=max_pieces) if singles else None
     batch = StepBatch(
         token_ids=_int64(tokens),
         positions=_int64(positions),

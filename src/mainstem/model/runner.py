@@ -75,6 +75,8 @@ class ModelRunner:
         if can_prepack(loaded.shape.dtype, device):
             prepack_linears(self._module)
         self._kernel = kernel_for(device)
+        # A kernel works on the KV heads of a run side by side; more cores than that need more pieces.
+        self.max_pieces = -(-torch.get_num_threads() // loaded.shape.num_kv_heads)
         self.pool = KVPool(
             num_layers=loaded.shape.num_layers,
             num_slots=num_slots,
