@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import pytest
 
@@ -107,7 +107,7 @@ def test_a_wrong_switch_is_refused() -> None:
 def test_a_field_that_no_flag_can_carry_is_a_programming_error() -> None:
     @dataclass(frozen=True)
     class Odd:
-        table: dict[str, int] | None = None
+        table: dict[str, int] | None = field(default=None, metadata={"help": "a table", "metavar": "T", "choices": ()})
 
     with pytest.raises(TypeError, match="no command-line form"):
         list(options_of(Odd))
