@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Before torch is imported: threads that wait by spinning make a busy machine's tests take many times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from mainstem.errors import ModelLoadError
 from mainstem.model import ModelFiles, resolve_model
