@@ -63,6 +63,19 @@ def test_a_conversation_gives_the_tokens_of_its_prompts_computed_afresh(tiny_mod
         history = [*history, *cached.token_ids, *random_tokens(10 + turn + 1, seed=turn).tolist()]
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.1), ("float16", 0.02)])
+def test_other_number_types_come_close(tiny_model: Path, dtype: str, tolerance: float) -> None:
+    llm = tiny_llm(tiny_model, dtype=dtype, max_num_batched_tokens=48)
+    prompts = [[*ROOT, *tail] for tail in TAILS]
+    for generation in llm.generate(prompts, greedy(4, logprobs=0)):
+        tokens = [*generation.prompt_token_ids.tolist(), *generation.token_ids]
+        expected = torch.log_softmax(DenseModel(tiny_model).logits(tokens)[-5:-1], dim=-1)
+        for position, logprobs in enumerate(generation.replies[0].logprobs):
+            token_id, logprob = logprobs.chosen
+            assert logprob == pytest.approx(expected[position, token_id].item(), abs=tolerance)
+    assert llm.stats().cached_tokens >= 3 * len(ROOT)
+
+
 def test_preemption_changes_no_reply(tiny_model: Path) -> None:
     prompts = [random_tokens(20, seed=n).tolist() for n in range(6)]
     ample = tiny_llm(tiny_model).generate(prompts, greedy(40))
