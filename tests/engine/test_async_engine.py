@@ -19,7 +19,6 @@ from tests.engine.support import DenseModel, greedy, random_tokens
 @pytest.fixture
 async def engine(tiny_model: Path) -> AsyncIterator[AsyncEngine]:
     engine = AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="4MiB"))
-    engine.start()
     yield engine
     await engine.check_integrity()
     await engine.shutdown(0.0)
@@ -97,7 +96,6 @@ async def test_reset_says_how_much_it_dropped(engine: AsyncEngine) -> None:
 
 async def test_shutdown_lets_running_replies_finish(tiny_model: Path) -> None:
     engine = AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="4MiB"))
-    engine.start()
     running = asyncio.create_task(collect(engine, random_tokens(20), greedy(30)))
     while not engine.stats().running:
         await asyncio.sleep(0.005)
@@ -111,7 +109,6 @@ async def test_shutdown_lets_running_replies_finish(tiny_model: Path) -> None:
 
 async def test_shutdown_aborts_what_does_not_finish_in_time(tiny_model: Path) -> None:
     engine = AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="4MiB"))
-    engine.start()
     running = asyncio.create_task(collect(engine, random_tokens(20), greedy(2000)))
     while not engine.stats().running:
         await asyncio.sleep(0.005)
@@ -121,7 +118,6 @@ async def test_shutdown_aborts_what_does_not_finish_in_time(tiny_model: Path) ->
 
 async def test_an_engine_that_has_stopped_says_so(tiny_model: Path) -> None:
     engine = AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="4MiB"))
-    engine.start()
     await engine.shutdown(0.0)
     with pytest.raises(EngineStopped):
         await engine.reset_cache()

@@ -77,7 +77,6 @@ def _encode(engine: AsyncEngine, prompt: str, arguments: argparse.Namespace) -> 
 
 
 async def _generate(engine: AsyncEngine, prompt: npt.NDArray[np.int32], params: SamplingParams) -> None:
-    engine.start()
     started = time.perf_counter()
     usage: RequestUsage | None = None
     try:

@@ -39,7 +39,10 @@ class _Mailbox:
 
 
 class AsyncEngine:
-    """An engine that runs in a thread of its own from `start` to `shutdown`.
+    """An engine in a thread of its own, which loads the model, steps it, and ends with `shutdown`.
+
+    The model is loaded in that thread and not in the caller's because OpenMP gives every thread that computes a team of
+    its own; with two teams on the same cores, their members wait for work in a slower way.
 
     Attributes:
         config: the settings it was made from.
@@ -49,35 +52,29 @@ class AsyncEngine:
         max_model_len: longest prompt plus reply, in tokens.
     """
 
-    def __init__(self, config: EngineConfig, built: BuiltEngine) -> None:
+    def __init__(self, config: EngineConfig, progress: Progress) -> None:
         self.config = config
-        self.model_name = built.model_name
-        self.budget = built.budget
-        self._core = built.core
-        self.tokenizer = built.core.tokenizer
-        self.max_model_len = built.core.max_model_len
         self._wakeup = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
         self._outbox: list[tuple[_Mailbox, News]] = []
-        self._thread: threading.Thread | None = None
         self._accepting = True
         self._stopping = False
         self._live = 0  # replies that callers still wait for
-        self._stats = self._core.stats()
         self._last_check = time.monotonic()
+        built: Future[BuiltEngine] = Future()
+        self._thread = threading.Thread(target=self._run, args=(built, progress), name="mainstem-engine", daemon=True)
+        self._thread.start()
+        self._core, self.model_name, self.budget = built.result()
+        self.tokenizer = self._core.tokenizer
+        self.max_model_len = self._core.max_model_len
+        self._stats = self._core.stats()
 
     @classmethod
     def load(cls, config: EngineConfig, *, progress: Progress = no_progress) -> AsyncEngine:
         """Load the model and make the engine; see `build_engine` for what it raises."""
-        return cls(config, build_engine(config, progress))
+        return cls(config, progress)
 
     # -- life -----------------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start the engine's thread; a second call does nothing."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="mainstem-engine", daemon=True)
-            self._thread.start()
 
     async def shutdown(self, drain_s: float) -> None:
         """Take no new request, let running ones go on for `drain_s` seconds, abort the rest, end the thread."""
@@ -89,8 +86,7 @@ class AsyncEngine:
             self._commands.append(self._core.abort_all)
             self._stopping = True
             self._wakeup.notify()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join)
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -181,13 +177,23 @@ class AsyncEngine:
             except BaseException as error:
                 answer.set_exception(error)
 
-        if self._stopping or self._thread is None:
+        if self._stopping:
             answer.set_exception(EngineStopped("the engine is not running"))
         else:
             self._send(command)
         return answer
 
-    def _run(self) -> None:
+    def _run(self, built: Future[BuiltEngine], progress: Progress) -> None:
+        try:
+            engine = build_engine(self.config, progress)
+        except BaseException as error:
+            built.set_exception(error)
+            return
+        self._core = engine.core
+        built.set_result(engine)
+        self._loop()
+
+    def _loop(self) -> None:
         try:
             while self._wait_for_work():
                 for command in self._take_commands():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None = None) -> FastAPI:
-    """An ASGI app that serves an engine, which it starts with its lifespan and shuts down with it.
+    """An ASGI app that serves an engine, which it shuts down with its lifespan.
 
     Args:
         model_name: what clients call the model; by default the config's name for it, else the engine's.
@@ -42,7 +42,6 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        engine.start()
         yield
         await engine.shutdown(0)
 
