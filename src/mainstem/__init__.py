@@ -49,7 +49,14 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'mainstem' has no attribute '{name}'")
-    value = getattr(import_module(home), name)
+    try:
+        value = getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("mainstem"):
+            raise
+        raise ImportError(
+            f"mainstem.{name} needs the serving extras: pip install 'mainstem[serve]' (not found: {error.name})"
+        ) from None
     globals()[name] = value
     return value
 

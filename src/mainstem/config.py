@@ -95,8 +95,16 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
-        if self.drain_seconds < 0:
-            raise ConfigError(f"drain_seconds must not be negative, got {self.drain_seconds}")
+        if not 0 <= self.drain_seconds < float("inf"):
+            raise ConfigError(f"drain_seconds must not be negative or endless, got {self.drain_seconds}")
+        if not all(self.api_keys):
+            # More likely an unset variable than the wish for an open server.
+            raise ConfigError("api_key is set but has an empty key in it; give a key, or leave the setting out")
+
+    @property
+    def api_keys(self) -> tuple[str, ...]:
+        """The keys that are let in; none when everyone is."""
+        return () if self.api_key is None else tuple(key.strip() for key in self.api_key.split(","))
 
 
 _UNITS = {

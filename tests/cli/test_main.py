@@ -175,3 +175,10 @@ def test_the_base_install_needs_no_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment(), timeout=60
     )
     assert (ended.stdout, ended.stderr) == ("2\n", "")
+
+
+def test_the_engine_without_the_extras_says_what_to_install() -> None:
+    code = without("torch") + "import mainstem; mainstem.LLM"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.endswith("mainstem.LLM needs the serving extras: pip install 'mainstem[serve]' (not found: torch)")

@@ -13,7 +13,6 @@ from mainstem.config import ServerConfig
 from mainstem.engine import AsyncEngine
 from mainstem.errors import ConfigError
 from mainstem.server import BackgroundServer
-from mainstem.server.auth import parse_keys
 from tests.server.conftest import MODEL
 
 BODY = {"prompt": list(range(100, 140)), "max_tokens": 1}
@@ -103,4 +102,4 @@ def test_tenants_do_not_share_the_cache(http: httpx.Client) -> None:
 @pytest.mark.parametrize("setting", ["", ",", "a,", "a,,b", " "])
 def test_setting_with_an_empty_key_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="empty key"):
-        parse_keys(setting)
+        ServerConfig(api_key=setting)

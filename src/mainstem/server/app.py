@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from mainstem.errors import MainstemError
 from mainstem.server import chat, completions, system
-from mainstem.server.auth import ApiKeys, parse_keys
+from mainstem.server.auth import ApiKeys
 from mainstem.server.boundary import Boundary
 from mainstem.server.errors import ApiError, to_api_error
 from mainstem.server.metrics import Metrics
@@ -33,9 +33,6 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
 
     Returns:
         The app. `app.state.service.draining = True` makes it refuse new generation requests with 503.
-
-    Raises:
-        ConfigError: when the API keys in the config are malformed.
     """
     name = model_name or config.served_model_name or engine.model_name
     service = Service(engine, config, name, Metrics(engine))
@@ -49,7 +46,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
         title="mainstem", lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.service = service
-    app.add_middleware(ApiKeys, keys=parse_keys(config.api_key))
+    app.add_middleware(ApiKeys, keys=config.api_keys)
     app.add_middleware(Boundary)
     app.add_exception_handler(MainstemError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)

@@ -12,25 +12,9 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mainstem.errors import ConfigError
 from mainstem.server.errors import ApiError
 
 OPEN_PATHS = frozenset({"/health"})
-
-
-def parse_keys(setting: str | None) -> tuple[bytes, ...]:
-    """The keys in a comma-separated setting; none at all when it is None.
-
-    Raises:
-        ConfigError: when the setting is there but has no key in it, or an empty one: that is more likely an unset
-            variable than the wish for an open server.
-    """
-    if setting is None:
-        return ()
-    keys = [key.strip() for key in setting.split(",")]
-    if not all(keys):
-        raise ConfigError("api_key is set but has an empty key in it; give a key, or leave the setting out")
-    return tuple(key.encode() for key in keys)
 
 
 def tenant_of(request: Request) -> tuple[str, ...]:
@@ -42,9 +26,9 @@ def tenant_of(request: Request) -> tuple[str, ...]:
 class ApiKeys:
     """Lets a request in when it carries one of the keys, and marks it with the tenant's namespace."""
 
-    def __init__(self, app: ASGIApp, keys: tuple[bytes, ...]) -> None:
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
         self._app = app
-        self._keys = keys
+        self._keys = tuple(key.encode() for key in keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not self._keys or scope["path"] in OPEN_PATHS:

@@ -64,7 +64,7 @@ async def serve_async(
         stop: another way to tell it to stop.
 
     Raises:
-        ConfigError: when the address cannot be listened on, or the API keys are malformed.
+        ConfigError: when the address cannot be listened on.
     """
     app = create_app(engine, config)
     stop = stop or asyncio.Event()
