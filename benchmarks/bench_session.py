@@ -2,7 +2,8 @@
 
 Session: a 3,200-token root, ten turns, each with 250 new tokens and 32 generated ones. Then the first turn of another
 session over the same root, and turn ten once more with nothing cached. Branches: 8 x 100 tokens on a 3,000-token root,
-64 tokens generated each, all at once, on a cold root and on a warm one. Everything is greedy; times are a client's.
+64 tokens generated each, all at once, on a cold root and on a warm one. Burst: 32 identical prompts of 2,000 tokens,
+sent together. Everything is greedy; times are a client's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from benchmarks.measuring import client, complete, complete_all, keep, random_prompt, server, summary
 
 ROOT, TURN, REPLY, TURNS = 3200, 250, 32, 10
+BURST, BURST_PROMPT = 32, 2000
 BRANCH_ROOT, BRANCH_TAIL, BRANCH_REPLY, BRANCHES = 3000, 100, 64, 8
 
 
@@ -61,6 +63,17 @@ async def run_branches(http: httpx.AsyncClient, rng: np.random.Generator) -> dic
     return figures
 
 
+async def run_burst(http: httpx.AsyncClient, rng: np.random.Generator) -> dict[str, float]:
+    """Identical prompts at once: how many tokens are computed for each that had never been seen."""
+    prompts = [random_prompt(rng, BURST_PROMPT)] * BURST
+    streams = await complete_all(http, prompts, 1)
+    prefilled = sum(BURST_PROMPT - stream.cached for stream in streams)
+    return {
+        f"burst of {BURST}, slowest ttft s": max(stream.ttft for stream in streams),
+        f"burst of {BURST}, prefill amplification": prefilled / BURST_PROMPT,
+    }
+
+
 async def measure(url: str, repeats: int, seed: int) -> list[dict[str, float]]:
     """All figures, `repeats` times, on fresh tokens each time."""
     rng = np.random.default_rng(seed)
@@ -68,7 +81,7 @@ async def measure(url: str, repeats: int, seed: int) -> list[dict[str, float]]:
     async with client(url) as http:
         await complete(http, random_prompt(rng, 600), 4)
         for repeat in range(repeats):
-            runs.append({**await run_session(http, rng), **await run_branches(http, rng)})
+            runs.append({**await run_session(http, rng), **await run_branches(http, rng), **await run_burst(http, rng)})
             await http.post("/cache/reset")
             print(f"repeat {repeat + 1} of {repeats} done", flush=True)
     return runs

@@ -211,11 +211,12 @@ class AsyncEngine:
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do; false when the engine is to end."""
+        if not self._core.has_work():
+            self._check_when_idle()
         with self._wakeup:
             while not (self._commands or self._core.has_work()):
                 if self._stopping:
                     return False
-                self._check_when_idle()
                 self._wakeup.wait()
             return True
 
