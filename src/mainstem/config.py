@@ -88,6 +88,9 @@ class ServerConfig:
     served_model_name: str | None = setting(
         None, "name that clients use for the model; by default the model's own name", metavar="NAME"
     )
+    default_max_tokens: int = setting(
+        1024, "most tokens of a chat reply whose request sets no limit; 0 lets it fill the context", metavar="TOKENS"
+    )
     drain_seconds: float = setting(
         30.0, "how long running requests may go on after SIGTERM or Ctrl-C", metavar="SECONDS"
     )
@@ -95,6 +98,8 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
+        if self.default_max_tokens < 0:
+            raise ConfigError(f"default_max_tokens must not be negative, got {self.default_max_tokens}")
         if not 0 <= self.drain_seconds < float("inf"):
             raise ConfigError(f"drain_seconds must not be negative or endless, got {self.drain_seconds}")
         if not all(self.api_keys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,9 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
+from mainstem.config import EngineConfig, ServerConfig
+from mainstem.engine import AsyncEngine
+from mainstem.server import BackgroundServer
 from tests.server.conftest import MODEL, assert_pool_at_rest
 
 HELLO: list[Any] = [{"role": "user", "content": "the river runs to the sea"}]
@@ -253,3 +257,14 @@ def test_concurrent_clients_get_what_they_would_get_alone(sdk: openai.OpenAI, ht
     assert together == [text(question) for question in range(24)]
     assert len(set(together)) == 24
     assert_pool_at_rest(http)
+
+
+def test_a_reply_without_a_limit_ends_at_the_default_one(tiny_model: Path) -> None:
+    engine = AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="1MiB"))
+    with BackgroundServer(engine, ServerConfig(port=0, default_max_tokens=7)) as server:
+        body = {"messages": [{"role": "user", "content": "Go on."}], "ignore_eos": True}
+        reply = httpx.post(f"{server.url}/v1/chat/completions", json=body).json()
+        longer = httpx.post(f"{server.url}/v1/chat/completions", json={**body, "max_tokens": 9}).json()
+    assert reply["usage"]["completion_tokens"] == 7
+    assert reply["choices"][0]["finish_reason"] == "length"
+    assert longer["usage"]["completion_tokens"] == 9

@@ -38,7 +38,7 @@ def router(service: Service) -> APIRouter:
         engine = service.engine
         params = sampling_params(
             body,
-            max_tokens=_max_tokens(body),
+            max_tokens=_max_tokens(body) or service.config.default_max_tokens or None,
             logprobs=_logprobs(body),
             max_model_len=engine.max_model_len,
             vocab_size=engine.tokenizer.vocab_size,
@@ -144,11 +144,13 @@ def check_tools(tools: list[dict[str, Any]] | None) -> None:
 
 
 def _max_tokens(body: ChatBody) -> int | None:
-    if body.max_completion_tokens is None:
-        return body.max_tokens
-    if body.max_completion_tokens < 1:
-        raise InvalidRequest("max_completion_tokens must be at least 1", param="max_completion_tokens")
-    return body.max_completion_tokens
+    for name in ("max_completion_tokens", "max_tokens"):
+        wanted: int | None = getattr(body, name)
+        if wanted is not None:
+            if wanted < 1:
+                raise InvalidRequest(f"{name} must be at least 1, got {wanted}", param=name)
+            return wanted
+    return None
 
 
 def _logprobs(body: ChatBody) -> int | None:
