@@ -206,7 +206,7 @@ def _print_next_steps(console: Console, model: str, model_name: str) -> None:
         "",
         "  from openai import OpenAI",
         '  messages = [{"role": "user", "content": "Hello."}]',
-        f'  reply = OpenAI().chat.completions.create(model="{model_name}", messages=messages)',
+        f'  reply = OpenAI().chat.completions.create(model="{model_name}", messages=messages, max_tokens=40)',
         "  print(reply.usage.prompt_tokens_details.cached_tokens)",
     ):
         console.print(line, markup=False, soft_wrap=True)
