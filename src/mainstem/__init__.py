@@ -1,7 +1,7 @@
 """mainstem: a prefix-caching inference engine for AI agents.
 
     from mainstem import RadixCache      # the radix tree alone: numpy only
-    from mainstem import LLM             # the whole engine: needs mainstem[serve]
+    from mainstem import LLM             # the whole engine: needs the serving extras
 
 Names are imported when they are first used, so that the tree loads without torch.
 """
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").startswith("mainstem"):
             raise
         raise ImportError(
-            f"mainstem.{name} needs the serving extras: pip install 'mainstem[serve]' (not found: {error.name})"
+            f"mainstem.{name} needs the serving extras; in a checkout: pip install '.[serve]' (not found: {error.name})"
         ) from None
     globals()[name] = value
     return value

@@ -6,10 +6,13 @@ their metadata: `help` is the sentence `--help` shows, `metavar` names the value
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mainstem.errors import ConfigError
+
+# More tokens a step or requests at once than any machine has memory for.
+MAX_COUNT = 1_000_000
 
 
 def setting(default: Any, help: str, *, metavar: str | None = None, choices: tuple[str, ...] = ()) -> Any:
@@ -65,11 +68,12 @@ class EngineConfig:
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
 
     def __post_init__(self) -> None:
+        _check_fields(self)
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ConfigError(f"memory_utilization must be above 0 and at most 1, got {self.memory_utilization}")
         for name in ("max_num_batched_tokens", "max_num_seqs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= MAX_COUNT:
+                raise ConfigError(f"{name} must be between 1 and {MAX_COUNT}, got {getattr(self, name)}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len must be at least 2, got {self.max_model_len}")
         if self.kv_memory is not None:
@@ -96,6 +100,7 @@ class ServerConfig:
     )
 
     def __post_init__(self) -> None:
+        _check_fields(self)
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
         if self.default_max_tokens < 0:
@@ -127,6 +132,23 @@ _UNITS = {
     "m": 2**20,
     "g": 2**30,
 }
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float), "bool": bool}
+
+
+def _check_fields(config: EngineConfig | ServerConfig) -> None:
+    """Refuse values that are not of a field's type or not among its choices."""
+    for declared in fields(config):
+        value = getattr(config, declared.name)
+        kind, _, optional = str(declared.type).partition(" | ")
+        if value is None and optional:
+            continue
+        if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
+            raise ConfigError(f"{declared.name} must be of type {kind}, got {value!r}")
+        choices = declared.metadata["choices"]
+        if choices and value not in choices:
+            raise ConfigError(f"{declared.name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def parse_size(text: str) -> int:

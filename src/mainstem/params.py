@@ -54,6 +54,7 @@ class SamplingParams:
     n: int = 1
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.max_tokens is not None and self.max_tokens < 1:
             raise InvalidRequest(f"max_tokens must be at least 1, got {self.max_tokens}", param="max_tokens")
         _check_range("temperature", self.temperature, 0.0, 100.0)
@@ -75,12 +76,33 @@ class SamplingParams:
         if self.seed is not None and not -(2**63) <= self.seed < 2**63:
             raise InvalidRequest("seed must fit in 64 bits", param="seed")
 
+    def _check_types(self) -> None:
+        for name in ("max_tokens", "top_k", "seed", "logprobs", "n"):
+            value = getattr(self, name)
+            if not (_is_whole(value) or (value is None and name in ("max_tokens", "seed", "logprobs"))):
+                raise InvalidRequest(f"{name} must be a whole number, got {value!r}", param=name)
+        for name, kind, is_kind in (("stop", "strings", _is_text), ("stop_token_ids", "whole numbers", _is_whole)):
+            value = getattr(self, name)
+            if not isinstance(value, tuple | list) or not all(map(is_kind, value)):
+                raise InvalidRequest(f"{name} must be a tuple of {kind}, got {value!r}", param=name)
+            object.__setattr__(self, name, tuple(value))
+
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature == 0.0
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
 def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(f"{name} must be a number, got {value!r}", param=name)
     if not (math.isfinite(value) and low <= value <= high):
         raise InvalidRequest(f"{name} must be between {low:g} and {high:g}, got {value:g}", param=name)

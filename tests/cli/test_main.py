@@ -152,7 +152,8 @@ def test_missing_extras_say_how_to_install_them(command: str) -> None:
     )
     name = command.split()[0]
     assert ended.stderr == (
-        f"error: mainstem {name} needs the serving extras: pip install 'mainstem[serve]' (not found: torch, rich)\n"
+        f"error: mainstem {name} needs the serving extras; in a checkout: pip install '.[serve]' "
+        "(not found: torch, rich)\n"
     )
     assert ended.returncode == 1
 
@@ -181,4 +182,6 @@ def test_the_engine_without_the_extras_says_what_to_install() -> None:
     code = without("torch") + "import mainstem; mainstem.LLM"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
-    assert last.endswith("mainstem.LLM needs the serving extras: pip install 'mainstem[serve]' (not found: torch)")
+    assert last.endswith(
+        "mainstem.LLM needs the serving extras; in a checkout: pip install '.[serve]' (not found: torch)"
+    )

@@ -51,3 +51,10 @@ def test_waiting_is_added_up_for_both_arms(summary: Summary) -> None:
 
 def test_speedup_compares_first_tokens() -> None:
     assert TurnReport(2, "", 91, SECOND, 2.5).speedup == 5.0
+
+
+def test_a_turn_that_other_work_slowed_down_shows() -> None:
+    steady = [TurnReport(n, "works", 10, reply(1000 * n, 0), uncached_ttft_s=2.0 * n) for n in (1, 2, 3)]
+    assert summarize(steady).unsteadiness == pytest.approx(1.0)
+    slow = [steady[0]._replace(uncached_ttft_s=4 * steady[0].uncached_ttft_s), *steady[1:]]
+    assert summarize(slow).unsteadiness == pytest.approx(4.0)

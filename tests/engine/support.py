@@ -59,7 +59,7 @@ class DenseModel:
 
 def assert_all_released(llm: LLM) -> None:
     """Nothing runs, nothing is locked or held, and every count adds up."""
-    llm.core.check_integrity()
+    llm.check_integrity()
     stats = llm.stats()
     assert (stats.running, stats.waiting) == (0, 0)
     assert stats.cache.protected == 0

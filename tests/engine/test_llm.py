@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from mainstem.engine import LLM
 from mainstem.errors import ConfigError, EngineFailed, InvalidRequest, ModelLoadError, PromptTooLong
 from mainstem.params import SamplingParams
 from tests.engine.support import assert_all_released, greedy, kv_memory_for, random_tokens, tiny_llm
+from tests.support.tiny_models import make_tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +217,12 @@ def test_logits_that_are_not_finite_fail_one_request_only(tiny_model: Path, monk
         ({"kv_memory": "1b"}, "hold 0 tokens"),
         ({"kv_memory": "900TB"}, "choose a smaller pool"),
         ({"max_model_len": 4096}, "context of 2048"),
-        ({"max_num_seqs": 0}, "at least 1"),
+        ({"max_num_seqs": 0}, "between 1 and"),
+        ({"max_num_batched_tokens": 10**20}, "between 1 and"),
+        ({"dtype": "float8"}, "must be one of auto"),
+        ({"kv_memory": 100}, "must be of type str"),
+        ({"max_model_len": "long"}, "must be of type int"),
+        ({"device": "meta"}, "cannot be used"),
         ({"device": "toaster"}, "cannot be used"),
     ],
 )
@@ -224,3 +234,121 @@ def test_a_wrong_setting_is_refused_in_words(tiny_model: Path, settings: dict[st
 def test_a_model_that_is_not_there_is_refused_in_words() -> None:
     with pytest.raises(ModelLoadError):
         LLM("no/such/model")
+
+
+# Callers that misbehave
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"stop": [1]},
+        {"stop": "abc"},
+        {"stop_token_ids": (1.5,)},
+        {"max_tokens": 1.5},
+        {"n": 2.0},
+        {"top_k": True},
+        {"logprobs": "3"},
+        {"temperature": "hot"},
+        {"top_p": None},
+    ],
+)
+def test_parameters_of_a_wrong_type_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=next(iter(wrong))):
+        SamplingParams(**wrong)
+
+
+def test_stop_strings_may_come_in_a_list() -> None:
+    params: Any = {"stop": ["a", "b"]}
+    assert SamplingParams(**params).stop == ("a", "b")
+
+
+@pytest.mark.parametrize("namespace", ["abc", ["abc"], (("a",),)])
+def test_a_namespace_of_a_wrong_type_is_refused(llm: LLM, namespace: Any) -> None:
+    with pytest.raises(InvalidRequest, match="namespace"):
+        llm.generate("The river", greedy(2), namespace=namespace)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, [None], [[None]], b"bytes"])
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        llm.generate(prompts, greedy(2))
+
+
+def test_a_step_that_cannot_even_be_scheduled_fails_what_waits(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = tiny_llm(tiny_model)
+
+    def broken() -> None:
+        raise ValueError("no schedule today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.core.scheduler, "schedule", broken)
+        with pytest.raises(EngineFailed):
+            llm.generate("The river", greedy(2))
+    assert len(llm.generate("The river", greedy(2))[0].token_ids) == 2
+
+
+def test_threads_may_share_an_engine(llm: LLM) -> None:
+    prompts = [random_tokens(20 + n, seed=n).tolist() for n in range(12)]
+    alone = [llm.generate([prompt], greedy(8))[0].token_ids for prompt in prompts]
+    llm.reset_cache()
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda prompt: llm.generate([prompt], greedy(8))[0].token_ids, prompts))
+    assert together == alone
+    assert_all_released(llm)
+
+
+def test_an_interrupt_leaves_the_engine_as_if_the_call_had_been_aborted(tiny_model: Path) -> None:
+    llm = tiny_llm(tiny_model)
+    prompts = [[*random_tokens(60).tolist(), *random_tokens(5, seed=n).tolist()] for n in range(5)]
+    expected = [g.token_ids for g in tiny_llm(tiny_model).generate(prompts, greedy(10))]
+
+    def interrupt(stage: str, done: int, total: int | None) -> None:
+        del stage, done, total
+        raise KeyboardInterrupt
+
+    for max_tokens in range(1, 12):
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate([*prompts, [5, 6, 7]], greedy(max_tokens), progress=interrupt)
+        assert [g.token_ids for g in llm.generate(prompts, greedy(10))] == expected
+        assert_all_released(llm)
+
+
+def test_what_is_not_finite_never_enters_the_cache(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path / "nan")
+    poison = 300
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if "embed_tokens" in name)
+    weights[name][poison] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    llm = LLM(str(folder), kv_memory="4MiB", max_num_batched_tokens=16)
+    # Tied to the embedding, the head would make every logit row bad: give it a weight of its own.
+    head = torch.nn.Linear(weights[name].shape[1], weights[name].shape[0], bias=False)
+    head.weight.data = weights[name].nan_to_num(0.0)
+    llm.core.runner._module.lm_head = head
+    prefix = [token for token in random_tokens(40).tolist() if token != poison]
+    prompts = [[*prefix, poison, *range(5, 30)], *([*prefix, token] for token in range(5, 12))]
+    outputs: list[Any] = []
+    for prompt in prompts:
+        try:
+            outputs.append(llm.generate([prompt], greedy(3))[0].token_ids)
+        except EngineFailed:
+            outputs.append(None)
+    assert outputs[0] is None
+    assert None not in outputs[1:]
+    llm.reset_cache()
+    received: list[list[Any]] = [[] for _ in prompts]
+
+    def submit() -> None:
+        for prompt, inbox in zip(prompts, received, strict=True):
+            llm.core.submit(np.array(prompt, np.int32), greedy(3), inbox.append)
+
+    llm._engine.ask(submit).result()
+    while llm.stats().running or llm.stats().waiting:
+        time.sleep(0.01)
+    assert isinstance(received[0][-1], EngineFailed)
+    texts = [[token for news in inbox for token in news.token_ids] for inbox in received[1:]]
+    assert texts == outputs[1:]
+    assert_all_released(llm)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mainstem.cli.extras import require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.session import MAX_TOKENS, MIN_TOKENS, TURNS, AgentSession
+from mainstem.cli.threads import wait_without_spinning
 from mainstem.config import EngineConfig
 from mainstem.errors import ConfigError
 
@@ -38,6 +39,8 @@ on two cores.
 """
 
 REPLY_TOKENS = 40
+# Longer prompts cost more a token, but over this session not twice as much.
+UNSTEADY = 2.5
 # Greedy, so that every run is the same. Without the penalty a model this small says its first reply again at each turn.
 SAMPLING: Final[dict[str, Any]] = {"temperature": 0, "repetition_penalty": 1.15}
 
@@ -64,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None and not path.absolute().parent.is_dir():
             raise ConfigError(f"cannot write {path}: there is no folder {path.absolute().parent}")
     require_extras("demo")
+    wait_without_spinning()
 
     from rich.console import Console
 
@@ -136,6 +140,7 @@ def _ask_uncached(client: ChatClient, messages: Sequence[dict[str, str]], salt: 
 def _print_introduction(console: Console, engine: AsyncEngine, base_url: str) -> None:
     console.print(
         f"\n[bold]A coding agent hunts a bug in a small repository, in {TURNS} turns.[/]\n"
+        "Its steps are recorded; the model's replies are real, and stay in the prompt.\n"
         "Each prompt repeats everything before it. Each turn is asked twice: with the\n"
         "prefix cache, and without (the same request under a cache_salt never used).\n"
         "TTFT is the time to the first token, as the client sees it.\n\n"
@@ -190,6 +195,12 @@ def _print_summary(console: Console, turns: Sequence[TurnReport], summary: Summa
     console.print()
     for name, value, detail in rows:
         console.print(f"{name:<21} [bold green]{value:>7}[/]  {detail}")
+    if summary.unsteadiness > UNSTEADY:
+        console.print(
+            f"\n[yellow]Other work took this machine's cores: without the cache, a token took up to "
+            f"{summary.unsteadiness:.1f} times\nas long in one turn as in another. The times are not to be trusted; "
+            "the token counts are.[/]"
+        )
     console.print()
     print_chart(console, turns)
 

@@ -34,6 +34,6 @@ def require_extras(command: str, modules: tuple[str, ...] = SERVE_EXTRAS) -> Non
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise MainstemError(
-            f"mainstem {command} needs the serving extras: pip install 'mainstem[serve]' "
+            f"mainstem {command} needs the serving extras; in a checkout: pip install '.[serve]' "
             f"(not found: {', '.join(missing)})"
         )

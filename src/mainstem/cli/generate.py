@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mainstem.cli.extras import require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.sampling import add_sampling_flags, read_sampling
+from mainstem.cli.threads import wait_without_spinning
 from mainstem.config import EngineConfig
 from mainstem.errors import ConfigError
 
@@ -46,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.raw and arguments.system:
         raise ConfigError("--system has no place in --raw text; leave one of them out")
     require_extras("generate")
+    wait_without_spinning()
     prompt = _read_prompt(arguments.prompt)
 
     from rich.console import Console
@@ -59,12 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read_prompt(argument: str) -> str:
     try:
-        if argument == "-":
-            return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
-        argument.encode("utf-8")
+        prompt = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n") if argument == "-" else argument
+        prompt.encode("utf-8")
     except UnicodeError:
         raise ConfigError("the prompt is not UTF-8 text") from None
-    return argument
+    if not prompt.strip():
+        raise ConfigError("the prompt is empty")
+    return prompt
 
 
 def _encode(engine: AsyncEngine, prompt: str, arguments: argparse.Namespace) -> npt.NDArray[np.int32]:

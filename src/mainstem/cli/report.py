@@ -43,6 +43,7 @@ class Summary(NamedTuple):
         uncached_ttft_s: waiting for first tokens without it.
         logical_tokens: KV that the turns refer to, each by itself: what they would hold without sharing.
         resident_tokens: KV that is held for all of them.
+        unsteadiness: longest over shortest time that a token took without the cache, over the turns.
     """
 
     prompt_tokens: int
@@ -52,6 +53,7 @@ class Summary(NamedTuple):
     uncached_ttft_s: float
     logical_tokens: int
     resident_tokens: int
+    unsteadiness: float
 
     @property
     def amplification(self) -> float:
@@ -79,6 +81,7 @@ def new_tokens(reply: Reply, before: Reply | None) -> int:
 def summarize(turns: Sequence[TurnReport]) -> Summary:
     """Add the turns up."""
     replies = [turn.reply for turn in turns]
+    paces = [turn.uncached_ttft_s / turn.reply.prompt_tokens for turn in turns]
     # The last token of a reply has no KV until a later prompt contains it.
     decoded = sum(reply.completion_tokens - 1 for reply in replies)
     return Summary(
@@ -89,4 +92,5 @@ def summarize(turns: Sequence[TurnReport]) -> Summary:
         uncached_ttft_s=sum(turn.uncached_ttft_s for turn in turns),
         logical_tokens=sum(reply.prompt_tokens for reply in replies) + decoded,
         resident_tokens=sum(reply.prefilled_tokens for reply in replies) + decoded,
+        unsteadiness=max(paces) / min(paces),
     )

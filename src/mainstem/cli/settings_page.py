@@ -12,8 +12,11 @@ _INTRODUCTION = """\
 # Settings
 
 Every setting is a command-line flag and an environment variable. The flag wins over the variable, the variable over the
-default; an empty variable counts as unset. A wrong value is refused with one line that names the flag or the variable
-that holds it, and exit code 2.
+default; an empty variable counts as unset. A wrong value is refused in one line, and the exit
+code is 2.
+
+PyTorch's threads wait for work by spinning, which is fastest on a machine that has nothing else to do. `mainstem serve`
+leaves that as it is; on a busy machine start it with `OMP_WAIT_POLICY=PASSIVE`, or replies may come many times slower.
 
 This page is generated from `mainstem/config.py` by `make docs`; a test checks that it is current.
 """

@@ -18,10 +18,16 @@ from mainstem.scheduler import ScheduledTokens, SchedulerOutput
 
 
 class PackedStep(NamedTuple):
-    """A batch, and for each of the schedule's logit sources the row of the logits that it samples from."""
+    """A batch, and which rows of its logits belong to whom.
+
+    Attributes:
+        source_rows: for each of the schedule's logit sources, the row that it samples from.
+        last_rows: for each scheduled request, the row of its last token, which is not finite if its KV is not.
+    """
 
     batch: StepBatch
     source_rows: list[int]
+    last_rows: list[int]
 
 
 def pack(output: SchedulerOutput, *, cascade: bool = True, max_pieces: int = 1) -> PackedStep:
@@ -49,7 +55,8 @@ def pack(output: SchedulerOutput, *, cascade: bool = True, max_pieces: int = 1) 
         row += stop - start
 
     rows = [first_row[entry] + position - output.scheduled[entry].start for _, entry, position in output.sources]
-    logit_rows = sorted(set(rows))
+    lasts = [first_row[entry] + stop - 1 - start for entry, (_, start, stop) in enumerate(output.scheduled)]
+    logit_rows = sorted({*rows, *lasts})
     index_of = {packed: index for index, packed in enumerate(logit_rows)}
     decode = plan_decode([single_runs[i] for i in order], cascade=cascade, max_pieces=max_pieces) if singles else None
     batch = StepBatch(
@@ -59,7 +66,7 @@ def pack(output: SchedulerOutput, *, cascade: bool = True, max_pieces: int = 1) 
         logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
         plan=StepPlan(decode, tuple(chunk_plans)),
     )
-    return PackedStep(batch, [index_of[packed] for packed in rows])
+    return PackedStep(batch, [index_of[packed] for packed in rows], [index_of[packed] for packed in lasts])
 
 
 def _visible_runs(scheduled: ScheduledTokens) -> list[Run]:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from itertools import count
 
+import torch
+
 from mainstem.engine.batch import pack
 from mainstem.engine.outputs import EngineStats
 from mainstem.engine.reply import Reply, Sink
@@ -18,7 +20,7 @@ from mainstem.model import ModelRunner, sample
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, Scheduler
 from mainstem.tokens import Tokenizer
-from mainstem.tree import Namespace, PrefixCache, TokenArray
+from mainstem.tree import Namespace, PrefixCache, TokenArray, namespace_key
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +60,17 @@ class EngineCore:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def check(self, prompt: TokenArray, params: SamplingParams) -> None:
+    def check(self, prompt: TokenArray, params: SamplingParams, namespace: Namespace = ()) -> None:
         """Refuse at once what can never run. Safe to call from any thread.
 
         Raises:
             InvalidRequest: an empty prompt, token ids outside the vocabulary.
             PromptTooLong: no room for one token of reply.
         """
+        try:
+            namespace_key(namespace)
+        except TypeError as error:
+            raise InvalidRequest(str(error), param="namespace") from None
         if len(prompt) == 0:
             raise InvalidRequest("the prompt has no tokens", param="prompt")
         vocab_size = self.runner.shape.vocab_size
@@ -89,15 +95,16 @@ class EngineCore:
         Raises:
             as `check`; nothing is queued then.
         """
-        self.check(prompt, params)
+        self.check(prompt, params, namespace)
         arrived = time.perf_counter() if arrival is None else arrival
         ids = []
         for index in range(params.n):
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
             request = Request(request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived)
+            reply = Reply(request, index, self.tokenizer, sink)
             self.scheduler.add(request)
-            self._replies[request_id] = Reply(request, index, self.tokenizer, sink)
+            self._replies[request_id] = reply
             ids.append(request_id)
         return ids
 
@@ -128,15 +135,16 @@ class EngineCore:
     def step(self) -> None:
         """Run one step; outputs go to the replies' sinks.
 
-        A step that fails fails the running requests, not the engine.
+        A step that fails fails the running requests (or, if none runs, the waiting ones), not the engine.
         """
         try:
             self._step()
         except Exception as error:
-            log.exception("a step failed; its %d requests are given up", len(self.scheduler.running))
+            victims = list(self.scheduler.running or self.scheduler.waiting)
+            log.exception("a step failed; its %d requests are given up", len(victims))
             self.scheduler.rollback()
             message = f"the engine failed while computing this request: {type(error).__name__}"
-            for request in list(self.scheduler.running):
+            for request in victims:
                 self._fail(self._replies[request.id], EngineFailed(message))
 
     def _step(self) -> None:
@@ -147,13 +155,19 @@ class EngineCore:
         logits = self.runner.execute(packed.batch)
         replies = [self._replies[source.request.id] for source in output.sources]
         sampled = sample(logits, [r.sample_row(row) for r, row in zip(replies, packed.source_rows, strict=True)])
-        failed = [reply.request for reply, result in zip(replies, sampled, strict=True) if result.error is not None]
-        self.scheduler.commit(output, failed)
+        failed = {reply.request: result.error for reply, result in zip(replies, sampled, strict=True) if result.error}
+        sampled_rows = set(packed.source_rows)
+        for scheduled, row in zip(output.scheduled, packed.last_rows, strict=True):
+            if row not in sampled_rows and not torch.isfinite(logits[row].max()):
+                failed.setdefault(scheduled.request, "the model gave numbers that are not finite")
+        requeued = self.scheduler.commit(output, failed)
         self._steps += 1
         now = time.perf_counter()
+        for request, error in failed.items():
+            if request not in requeued:
+                self._fail(self._replies[request.id], EngineFailed(error))
         for reply, result in zip(replies, sampled, strict=True):
-            if result.error is not None:
-                self._fail(reply, EngineFailed(result.error))
+            if reply.request in failed:
                 continue
             news = reply.push(result.token_id, result.logprobs, now)
             self._generated_tokens += 1

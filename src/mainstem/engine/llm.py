@@ -1,15 +1,23 @@
-"""The engine in one's own process: prompts in, replies out, in the calling thread."""
+"""The engine in one's own process: prompts in, replies out.
+
+The engine runs in a thread of its own, so several threads may share an `LLM`, and Ctrl-C interrupts the caller only.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from mainstem.config import EngineConfig
-from mainstem.engine.build import build_engine
 from mainstem.engine.outputs import EngineStats, FinishReason, PositionLogprobs, RequestOutput, RequestUsage
-from mainstem.errors import EngineFailed, InvalidRequest, MainstemError
+from mainstem.engine.thread import EngineThread
+from mainstem.errors import InvalidRequest, MainstemError
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
 from mainstem.tree import Namespace, TokenArray, as_tokens
@@ -99,8 +107,12 @@ class LLM:
 
     def __init__(self, model: str = "smollm2", *, progress: Progress = no_progress, **settings: Any) -> None:
         self.config = EngineConfig(model=model, **settings)
-        self.core, self.model_name, self.budget = build_engine(self.config, progress)
+        self._engine = EngineThread(self.config, progress)
+        self.model_name = self._engine.model_name
+        self.budget = self._engine.budget
+        self.core = self._engine.core
         self.tokenizer = self.core.tokenizer
+        weakref.finalize(self, self._engine.stop)
 
     def generate(
         self,
@@ -125,34 +137,31 @@ class LLM:
         params = params or SamplingParams()
         tokens = [self._tokens(prompt) for prompt in _as_list(prompts)]
         for prompt in tokens:
-            self.core.check(prompt, params)
+            self.core.check(prompt, params, namespace)
         generations = [Generation(prompt, [ReplyResult() for _ in range(params.n)]) for prompt in tokens]
-        errors: list[MainstemError] = []
+        news: SimpleQueue[tuple[Generation, RequestOutput | MainstemError]] = SimpleQueue()
+        ids: list[str] = []
         total = len(tokens) * params.n
         finished = 0
 
-        def sink_for(generation: Generation) -> Any:
-            def sink(news: RequestOutput | MainstemError) -> None:
-                nonlocal finished
-                if isinstance(news, MainstemError):
-                    errors.append(news)
-                    return
-                generation.replies[news.index].add(news)
-                if news.finish_reason is not None:
-                    finished += 1
-                    progress("generating", finished, total)
-
-            return sink
+        def submit() -> None:
+            for generation in generations:
+                sink = partial(_put, news, generation)
+                ids.extend(self.core.submit(generation.prompt_token_ids, params, sink, namespace=namespace))
 
         try:
-            for generation in generations:
-                self.core.submit(generation.prompt_token_ids, params, sink_for(generation), namespace=namespace)
-            while self.core.has_work() and not errors:
-                self.core.step()
+            self._engine.ask(submit).result()
+            while finished < total:
+                generation, output = news.get()
+                if isinstance(output, MainstemError):
+                    raise output
+                generation.replies[output.index].add(output)
+                if output.finish_reason is not None:
+                    finished += 1
+                    progress("generating", finished, total)
         finally:
-            self.core.abort_all()  # nothing is left unless something went wrong
-        if errors:
-            raise EngineFailed(str(errors[0]))
+            if finished < total:
+                self._engine.send(lambda: self.core.abort(ids))
         return generations
 
     def chat(
@@ -163,11 +172,19 @@ class LLM:
 
     def stats(self) -> EngineStats:
         """Counts of requests and tokens, and where the pool's slots are."""
-        return self.core.stats()
+        return self._engine.ask(self.core.stats).result()
 
     def reset_cache(self) -> int:
-        """Forget all cached tokens; returns how many."""
-        return self.core.reset_cache()
+        """Forget every cached token that no running request uses; returns how many."""
+        return self._engine.ask(self.core.reset_cache).result()
+
+    def check_integrity(self) -> None:
+        """Verify every invariant.
+
+        Raises:
+            AssertionError: naming the broken one.
+        """
+        self._engine.ask(self.core.check_integrity).result()
 
     def _tokens(self, prompt: Prompt) -> TokenArray:
         if isinstance(prompt, str):
@@ -178,10 +195,22 @@ class LLM:
             raise InvalidRequest(f"a prompt is a text or a flat list of token ids: {error}", param="prompt") from None
 
 
+def _put(
+    news: SimpleQueue[tuple[Generation, RequestOutput | MainstemError]],
+    generation: Generation,
+    output: RequestOutput | MainstemError,
+) -> None:
+    news.put((generation, output))
+
+
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or several, as a list."""
     if isinstance(prompts, str):
         return [prompts]
+    if not isinstance(prompts, Sequence | np.ndarray):
+        raise InvalidRequest("prompts are a text, token ids, or a list of these", param="prompt")
     items: list[Any] = list(prompts)
+    if any(item is None for item in items):
+        raise InvalidRequest("a prompt is a text or a flat list of token ids", param="prompt")
     is_token_list = bool(items) and not isinstance(items[0], str) and not hasattr(items[0], "__len__")
     return [prompts] if is_token_list else items  # type: ignore[list-item]

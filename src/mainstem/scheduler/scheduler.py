@@ -147,13 +147,19 @@ class Scheduler:
         self._admit(output, budget)
         return output
 
-    def commit(self, output: SchedulerOutput, failed: Collection[Request] = ()) -> None:
+    def commit(self, output: SchedulerOutput, failed: Collection[Request] = ()) -> set[Request]:
         """The step has run: its tokens are computed, and prefilled ones enter the prefix cache.
 
-        What the step computed for a failed request does not; it is to be finished next.
+        What the step computed for a failed request does not; it is to be finished next. But one that relied on tokens
+        of another in this step may have failed for the other's sake: it goes back to the queue, to compute them itself.
+
+        Returns:
+            The failed requests that went back to the queue.
         """
-        for request in failed:
+        requeued = {request for request in failed if request.num_borrowed}
+        for request in requeued:
             self._undo(request)
+            self._preempt(request)
         for request, start, stop in output.scheduled:
             if request in failed:
                 continue
@@ -164,8 +170,11 @@ class Scheduler:
             if stop - start > 1 or start < request.num_prompt or request.num_borrowed:
                 self._store(request)
         for request, _, _ in output.sources:
-            if request.num_borrowed:  # it followed another request and computed nothing itself
+            if (
+                request.num_borrowed and request not in failed
+            ):  # it followed another request and computed nothing itself
                 self._store(request)
+        return requeued
 
     def rollback(self) -> None:
         """The step has failed: nothing of it was computed. Requests that took part hold what they had before it."""

@@ -31,7 +31,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         service.check_open()
-        body = await read_body(request, ChatBody)
+        body = await read_body(request, ChatBody, limit=service.body_limit)
         service.check_model(body.model)
         check_supported(body)
         check_tools(body.tools)

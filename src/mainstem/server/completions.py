@@ -30,7 +30,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/v1/completions")
     async def completions(request: Request) -> Response:
         service.check_open()
-        body = await read_body(request, CompletionBody)
+        body = await read_body(request, CompletionBody, limit=service.body_limit)
         service.check_model(body.model)
         check_supported(body)
         engine = service.engine

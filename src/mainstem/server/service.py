@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.errors import ModelNotFound
 from mainstem.server.errors import shutting_down
+from mainstem.server.validation import body_limit
 
 if TYPE_CHECKING:
     from mainstem.config import ServerConfig
@@ -31,6 +32,11 @@ class Service:
     metrics: Metrics
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
+
+    @property
+    def body_limit(self) -> int:
+        """Longest request body that is read, in bytes."""
+        return body_limit(self.engine.max_model_len)
 
     def check_model(self, name: str | None) -> None:
         """Accept the served name, or none at all.

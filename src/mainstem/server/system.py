@@ -65,14 +65,14 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/tokenize")
     async def tokenize(request: Request) -> Response:
-        body = await read_body(request, TokenizeBody)
+        body = await read_body(request, TokenizeBody, limit=service.body_limit)
         service.check_model(body.model)
         tokens = (await _tokenize(service, body)).tolist()
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len})
 
     @routes.post("/detokenize")
     async def detokenize(request: Request) -> Response:
-        body = await read_body(request, DetokenizeBody)
+        body = await read_body(request, DetokenizeBody, limit=service.body_limit)
         service.check_model(body.model)
         if body.tokens == []:
             return JSONResponse({"prompt": ""})

@@ -5,6 +5,7 @@ Knows JSON, sizes and types. It does not know what any field means.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +15,15 @@ from starlette.requests import Request
 
 from mainstem.server.errors import ApiError
 
-MAX_BODY_BYTES = 16 * 2**20
+# Parsing holds up the event loop, so the limit follows from the longest prompt that can be served.
+BODY_BYTES_PER_TOKEN = 64
+SMALLEST_BODY_LIMIT, LARGEST_BODY_LIMIT = 2 * 2**20, 16 * 2**20
+BODY_TIMEOUT_S = 60.0
+
+
+def body_limit(max_model_len: int) -> int:
+    """Longest body that is read, in bytes."""
+    return min(max(BODY_BYTES_PER_TOKEN * max_model_len, SMALLEST_BODY_LIMIT), LARGEST_BODY_LIMIT)
 
 
 class Body(BaseModel):
@@ -26,16 +35,22 @@ class Body(BaseModel):
 BodyT = TypeVar("BodyT", bound=Body)
 
 
-async def read_body(request: Request, kind: type[BodyT], *, limit: int = MAX_BODY_BYTES) -> BodyT:
+async def read_body(request: Request, kind: type[BodyT], *, limit: int) -> BodyT:
     """Read and check the body of a request.
 
     Raises:
-        ApiError: 413 when it is longer than `limit` bytes, 415 when it is not declared as JSON, 400 when it is not JSON
-            or has a wrong field.
+        ApiError: 408 when it does not arrive in time, 413 when it is longer than `limit` bytes, 415 when it is not
+            declared as JSON, 400 when it is not JSON or has a wrong field.
         ClientDisconnect: when the client goes away before the body is complete.
     """
     _check_content_type(request)
-    raw = await _read_bytes(request, limit)
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            raw = await _read_bytes(request, limit)
+    except TimeoutError:
+        raise ApiError(
+            408, "The body did not arrive in time.", code="body_timeout", headers={"connection": "close"}
+        ) from None
     try:
         value = from_json(raw, allow_inf_nan=False)
     except ValueError as error:

@@ -1,0 +1,176 @@
+"""The thread that owns an engine: it loads the model, steps it, and does what others ask in between.
+
+Every touch of the core happens here; others leave commands. So no interrupt can hit the core in the middle of a step,
+and any number of threads may share an engine. It knows nothing of asyncio and HTTP.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from mainstem.config import EngineConfig
+from mainstem.engine.build import BuiltEngine, build_engine
+from mainstem.engine.core import EngineCore
+from mainstem.engine.outputs import EngineStats
+from mainstem.errors import EngineStopped
+from mainstem.model import Progress
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# How often, at most, an idle engine verifies its invariants.
+IDLE_CHECK_S = 60.0
+
+
+# A thread must not be in the middle of a step when the interpreter is taken down.
+EXIT_WAIT_S = 5.0
+_running: weakref.WeakSet[EngineThread] = weakref.WeakSet()
+
+
+def _do_nothing() -> None:
+    pass
+
+
+@atexit.register
+def _stop_all() -> None:
+    engines = list(_running)
+    for engine in engines:
+        engine.stop()
+    for engine in engines:
+        engine.join(EXIT_WAIT_S)
+
+
+class EngineThread:
+    """An engine in a thread of its own, from its making to `stop`.
+
+    The model is loaded in that thread and not in the caller's because OpenMP gives every thread that computes a team of
+    its own; with two teams on the same cores, their members wait for work in a slower way.
+
+    Args:
+        config: what to load.
+        progress: told about fetching and loading, from the engine's thread.
+        after_step: called in the engine's thread after each step and each round of commands.
+
+    Raises:
+        as `build_engine`.
+    """
+
+    def __init__(
+        self, config: EngineConfig, progress: Progress, *, after_step: Callable[[], None] = _do_nothing
+    ) -> None:
+        self._after_step = after_step
+        self._wakeup = threading.Condition()
+        self._commands: deque[Callable[[], Any]] = deque()
+        self._stopping = False
+        self._dead = False
+        self._last_check = time.monotonic()
+        built: Future[BuiltEngine] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(built, config, progress), name="mainstem-engine", daemon=True
+        )
+        self.core: EngineCore
+        _running.add(self)
+        self._thread.start()
+        self.core, self.model_name, self.budget = built.result()
+        self._stats = self.core.stats()
+
+    @property
+    def alive(self) -> bool:
+        """Whether commands are still taken."""
+        return not (self._stopping or self._dead)
+
+    def stats(self) -> EngineStats:
+        """The engine's counts after its latest step."""
+        return self._stats
+
+    def send(self, command: Callable[[], Any]) -> None:
+        """Have `command` called in the engine's thread before its next step; it must not raise."""
+        with self._wakeup:
+            self._commands.append(command)
+            self._wakeup.notify()
+
+    def ask(self, question: Callable[[], T]) -> Future[T]:
+        """Have `question` answered in the engine's thread before its next step."""
+        answer: Future[T] = Future()
+
+        def command() -> None:
+            try:
+                answer.set_result(question())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        if self.alive:
+            self.send(command)
+        else:
+            answer.set_exception(EngineStopped("the engine is not running"))
+        return answer
+
+    def stop(self) -> None:
+        """End all replies, then the thread; returns at once. See `join`."""
+        with self._wakeup:
+            if not self._stopping:
+                self._stopping = True
+                if hasattr(self, "core"):
+                    self._commands.append(self.core.abort_all)
+                self._wakeup.notify()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread to end."""
+        self._thread.join(timeout_s)
+
+    def _run(self, built: Future[BuiltEngine], config: EngineConfig, progress: Progress) -> None:
+        try:
+            engine = build_engine(config, progress)
+        except BaseException as error:
+            built.set_exception(error)
+            return
+        self.core = engine.core
+        built.set_result(engine)
+        del built, engine
+        try:
+            while self._wait_for_work():
+                for command in self._take_commands():
+                    command()
+                if self.core.has_work():
+                    self.core.step()
+                self._stats = self.core.stats()
+                self._after_step()
+        except BaseException:
+            log.critical("the engine's thread has died", exc_info=True)
+            self._dead = True
+            self.core.fail_all(EngineStopped("the engine has died; see the log"))
+            self._after_step()
+
+    def _wait_for_work(self) -> bool:
+        """Sleep until there is something to do; false when the engine is to end."""
+        if not self.core.has_work():
+            self._check_when_idle()
+        with self._wakeup:
+            while not (self._commands or self.core.has_work()):
+                if self._stopping:
+                    return False
+                self._wakeup.wait()
+            return True
+
+    def _take_commands(self) -> list[Callable[[], Any]]:
+        with self._wakeup:
+            commands = list(self._commands)
+            self._commands.clear()
+        return commands
+
+    def _check_when_idle(self) -> None:
+        if time.monotonic() - self._last_check < IDLE_CHECK_S:
+            return
+        self._last_check = time.monotonic()
+        try:
+            self.core.check_integrity()
+        except AssertionError:
+            log.critical("an invariant of the engine is broken", exc_info=True)
