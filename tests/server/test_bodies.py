@@ -225,14 +225,14 @@ def test_over_long_prompt_is_refused_saying_both_lengths(
 
 
 def test_absurdly_long_text_is_refused_without_tokenizing(http: httpx.Client) -> None:
-    response = http.post(TEXT, json={"prompt": "a" * 10_000_000})
+    response = http.post(TEXT, json={"prompt": "a" * 1_500_000})
     assert check_error(response, 400, "prompt")["code"] == "context_length_exceeded"
     assert response.elapsed.total_seconds() < 2
 
 
 @pytest.mark.parametrize("field", ["stop_token_ids", "messages", "tools"])
-def test_a_million_wrong_entries_are_one_error(http: httpx.Client, field: str) -> None:
-    response = http.post(CHAT, json={**GOOD[CHAT], field: ["x"] * 1_000_000})
+def test_very_many_wrong_entries_are_one_error(http: httpx.Client, field: str) -> None:
+    response = http.post(CHAT, json={**GOOD[CHAT], field: ["x"] * 300_000})
     check_error(response, 400, f"{field}[0]")
     assert response.elapsed.total_seconds() < 2
 

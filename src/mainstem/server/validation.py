@@ -87,19 +87,19 @@ def _check_content_type(request: Request) -> None:
 async def _read_bytes(request: Request, limit: int) -> bytearray:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
-        raise _too_large(limit)
+        raise _too_large(int(declared), limit)
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
         if len(raw) > limit:
-            raise _too_large(limit)
+            raise _too_large(len(raw), limit)
     return raw
 
 
-def _too_large(limit: int) -> ApiError:
+def _too_large(length: int, limit: int) -> ApiError:
     return ApiError(
         413,
-        f"The body is larger than {limit // 2**20} MiB, the most this server reads.",
+        f"The body has {length} bytes or more; with this model the server reads at most {limit}.",
         code="body_too_large",
         headers={"connection": "close"},
     )
