@@ -120,6 +120,16 @@ def test_a_burst_of_identical_prompts_computes_each_token_once() -> None:
     assert len(prompt_tokens) == len(set(prompt_tokens)) == 200
 
 
+def test_a_burst_of_identical_prompts_that_are_cached_computes_one_token() -> None:
+    driver = Driver(4000, budget=64, max_num_seqs=64)
+    driver.add("first", range(200))
+    driver.run()
+    requests = [driver.add(f"r{i}", range(200), max_tokens=4, salt=i) for i in range(32)]
+    driver.run()
+    assert sum(request.num_prefilled for request in requests) == 1
+    assert [driver.done[f"r{i}"] for i in range(32)] == [expected_reply(range(200), 4, i) for i in range(32)]
+
+
 def test_a_burst_of_overlapping_prompts_computes_each_distinct_token_once() -> None:
     driver = Driver(4000, budget=16, max_num_seqs=16)
     prompts = [[*range(100), *([200 + i % 3] * (i % 5)), *range(300 + i, 300 + 2 * i)] for i in range(12)]

@@ -249,8 +249,8 @@ class Scheduler:
                 common = _common_length(request, other)
                 if common > other.num_computed and (best is None or common > best.common):
                     best = _Donor(other, common)
-        if best is None:
-            return None
+        if best is None or best.common == len(request.tokens):
+            return best  # even if all of it is cached, the last token's logits are not
         cached = self.cache.peek(request.tokens.array, request.namespace).length
         return best if best.common > cached else None
 

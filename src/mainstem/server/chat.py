@@ -44,7 +44,7 @@ def router(service: Service) -> APIRouter:
             vocab_size=engine.tokenizer.vocab_size,
         )
         namespace = body.namespace(tenant_of(request))
-        ids = await encode_chat(service, body.messages, tools=body.tools)
+        ids = await encode_chat(service, body.messages, tools=None if body.tool_choice == "none" else body.tools)
         shape = ChatShape(service, body)
         generation = Generation(service, [Prompt(ids, None)], params, namespace=namespace, request_id=shape.id)
         return await answer(request, generation, shape, stream=bool(body.stream), include_usage=body.include_usage)

@@ -102,15 +102,15 @@ class _EngineCollector(Collector):
         stats = self._engine.stats()
         cache = stats.cache
         for name, help, total in (
-            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", cache.query_tokens),
-            ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", cache.hit_tokens),
+            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prompt_tokens),
+            ("prefix_cache_hits", "Prompt tokens that were not computed.", stats.cached_tokens),
             ("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens),
             ("prefilled_tokens", "Prompt tokens that had to be computed.", stats.prefilled_tokens),
             ("generation_tokens", "Tokens generated.", stats.generated_tokens),
             ("num_preemptions", "Times a running request gave up its memory to another.", stats.preemptions),
             (
                 "requests_aborted",
-                "Requests given up by their clients or at shutdown.",
+                "Replies given up by their clients, at shutdown, or because computing failed.",
                 stats.requests_aborted,
             ),
         ):
