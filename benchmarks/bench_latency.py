@@ -45,7 +45,7 @@ async def measure(url: str, seed: int) -> dict[str, Any]:
         **{
             f"{period} {name}": value
             for period, begin, end in [
-                ("before", arrived - SETTLE_S / 2, arrived),
+                ("before", arrived - SETTLE_S / 3, arrived),
                 ("during", arrived, answered),
                 ("after", answered, answered + SETTLE_S),
             ]
