@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import NamedTuple
 
-import numpy as np
-
 from mainstem.errors import OutOfSlots, PromptTooLong
 from mainstem.scheduler.request import Request, RequestState
-from mainstem.tree import PrefixCache, TokenArray
+from mainstem.tree import PrefixCache, common_length
 
 # A decoding request reserves this many slots at a time, so that its tokens lie in long runs.
 DECODE_RESERVATION = 64
@@ -246,7 +244,7 @@ class Scheduler:
         for other in self.running:
             prefills = other.num_remaining > 1 or other.num_computed < other.num_prompt
             if prefills and other.namespace == request.namespace:
-                common = _common_length(request, other)
+                common = _known_common_length(request, other)
                 if common > other.num_computed and (best is None or common > best.common):
                     best = _Donor(other, common)
         if best is None or best.common == len(request.tokens):
@@ -337,9 +335,7 @@ class Scheduler:
     def _store(self, request: Request) -> None:
         """Give the computed tokens to the prefix cache and hold on to them by a lock."""
         length = request.num_computed
-        stored = self.cache.insert(
-            request.tokens.array[:length], request.namespace, slots=request.table.slots[:length].copy()
-        )
+        stored = self.cache.insert(request.tokens.array[:length], request.namespace, slots=request.table.slots[:length])
         self.cache.lock(stored.handle)
         if request.handle is not None:
             self.cache.unlock(request.handle)
@@ -366,7 +362,7 @@ class Scheduler:
     def _free_after(self, request: Request, length: int) -> None:
         extra = request.table.slots[length:]
         if len(extra):
-            self.cache.free(extra.copy())
+            self.cache.free(extra)
             request.table.truncate(length)
 
     # -- integrity ------------------------------------------------------------------------------------------------
@@ -405,18 +401,10 @@ def _entry_of(request: Request, output: SchedulerOutput) -> int | None:
     return None
 
 
-def _common_length(request: Request, other: Request) -> int:
+def _known_common_length(request: Request, other: Request) -> int:
     """How many leading tokens a waiting request has in common with a running one; worked out once for each pair."""
     known = request.common_lengths.get(other.order)
     if known is None:
-        known = _common_prefix(request.tokens.array, other.tokens.array)
+        known = common_length(request.tokens.array, other.tokens.array)
         request.common_lengths[other.order] = known
     return known
-
-
-def _common_prefix(a: TokenArray, b: TokenArray) -> int:
-    """Length of the common beginning of two arrays."""
-    shortest = min(len(a), len(b))
-    differs = a[:shortest] != b[:shortest]
-    first = int(np.argmax(differs)) if shortest else 0
-    return shortest if shortest == 0 or not differs[first] else first

@@ -4,7 +4,7 @@ Knows locks, recency, namespaces and eviction order. Knows no tensors, no text a
 """
 
 from mainstem.tree.interface import CacheStats, InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle
-from mainstem.tree.keys import Namespace, TokenArray, Tokens, as_tokens, namespace_key
+from mainstem.tree.keys import Namespace, TokenArray, Tokens, as_tokens, common_length, namespace_key
 from mainstem.tree.none import NoPrefixCache
 from mainstem.tree.radix import RadixCache
 
@@ -21,5 +21,6 @@ __all__ = [
     "TokenArray",
     "Tokens",
     "as_tokens",
+    "common_length",
     "namespace_key",
 ]

@@ -50,6 +50,16 @@ def namespace_key(namespace: Namespace) -> NamespaceKey:
     return tuple((type(part), part) for part in namespace)
 
 
+def common_length(a: TokenArray, b: TokenArray) -> int:
+    """How many leading tokens two arrays share."""
+    length = min(len(a), len(b))
+    if length == 0:
+        return 0
+    differs = (a if len(a) == length else a[:length]) != (b if len(b) == length else b[:length])
+    at = int(differs.argmax())
+    return at if differs[at] else length
+
+
 def _convert(tokens: Tokens) -> TokenArray:
     try:
         array = np.asarray(tokens)

@@ -16,7 +16,7 @@ from mainstem.errors import OutOfSlots
 from mainstem.pages import Run, SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
 from mainstem.tree.integrity import check_tree
 from mainstem.tree.interface import CacheStats, InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle
-from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, namespace_key
+from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, common_length, namespace_key
 from mainstem.tree.node import NO_TOKENS, ChildKey, Node, RecencyList, Root
 
 
@@ -192,7 +192,7 @@ class RadixCache(PrefixCache):
             node = node.children.get(self._child_key(tokens, length))
             if node is None:
                 break
-            same = _common_length(node.key, tokens[length : min(length + len(node.key), end)])
+            same = common_length(node.key, tokens[length : min(length + len(node.key), end)])
             if same < len(node.key):
                 same -= same % self.page_size
                 return _Walk(length + same, path, node, same)
@@ -326,16 +326,6 @@ class RadixCache(PrefixCache):
         for start, stop in runs:
             if self._is_cached[start:stop].any():
                 raise ValueError("a slot belongs to the cache already; insert or free only those that allocate gave")
-
-
-def _common_length(key: TokenArray, tokens: TokenArray) -> int:
-    """How many leading tokens an edge shares with the `tokens`, which are not longer; the first one is equal."""
-    length = len(tokens)
-    if length == 1:
-        return 1
-    differs = (key if len(key) == length else key[:length]) != tokens
-    at = int(differs.argmax())
-    return at if differs[at] else length
 
 
 def _slots_of(path: Sequence[Node]) -> SlotArray:
