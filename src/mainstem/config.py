@@ -64,7 +64,11 @@ class EngineConfig:
         "radix keeps computed tokens in a radix tree; none computes every prompt from scratch",
         choices=("radix", "none"),
     )
-
+    attention: str = setting(
+        "auto",
+        "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
+        choices=("auto", "native", "torch"),
+    )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
 
     def __post_init__(self) -> None:

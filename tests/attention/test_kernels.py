@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mainstem.attention import Kernel, flash_cpu, kernel_for, matmul, merge_state
+from mainstem.attention.kernels import Kernel, flash_cpu, kernel_for, matmul, merge_state
 
 KERNELS = [flash_cpu, matmul]
 

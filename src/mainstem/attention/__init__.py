@@ -1,23 +1,17 @@
-"""Attention over segments of KV slots: one plan for decoding, chunked prefill and shared prefixes."""
+"""Attention over the slots of KV memory: one plan for decoding, chunked prefill and shared prefixes."""
 
-from mainstem.attention.kernels import Kernel, Partial, flash_cpu, kernel_for, matmul, merge_state
-from mainstem.attention.plan import ChunkPlan, DecodePlan, Segment, StepPlan, Tail, plan_decode, sharing_order
-from mainstem.attention.segments import KVPool, StepAttention
+from mainstem.attention.backends import Backend, StepAttention, backend_for
+from mainstem.attention.plan import SequenceRows, SharedRange, StepPlan, plan_step, sharing_order
+from mainstem.attention.pool import KVPool
 
 __all__ = [
-    "ChunkPlan",
-    "DecodePlan",
+    "Backend",
     "KVPool",
-    "Kernel",
-    "Partial",
-    "Segment",
+    "SequenceRows",
+    "SharedRange",
     "StepAttention",
     "StepPlan",
-    "Tail",
-    "flash_cpu",
-    "kernel_for",
-    "matmul",
-    "merge_state",
-    "plan_decode",
+    "backend_for",
+    "plan_step",
     "sharing_order",
 ]

@@ -151,7 +151,7 @@ class EngineCore:
         output = self.scheduler.schedule()
         if not output.scheduled:
             raise RuntimeError("requests are left but none can run")
-        packed = pack(output, cascade=self.cascade, max_pieces=self.runner.max_pieces)
+        packed = pack(output, cascade=self.cascade)
         logits = self.runner.execute(packed.batch)
         replies = [self._replies[source.request.id] for source in output.sources]
         sampled = sample(logits, [r.sample_row(row) for r, row in zip(replies, packed.source_rows, strict=True)])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from mainstem.attention import KVPool, StepAttention, StepPlan, kernel_for
+from mainstem.attention import KVPool, StepAttention, StepPlan, backend_for
 from mainstem.model.linear import can_prepack, prepack_linears
 from mainstem.model.loading import LoadedModel
 
@@ -65,18 +65,19 @@ class ModelRunner:
         loaded: the model, on its device, in its dtype; its linear layers are prepacked where that is possible.
         num_slots: size of the pool in tokens.
         device: where the model is.
+        attention: how to attend, see `backend_for`.
+
+    Raises:
+        ConfigError: when that kind of attention cannot run here.
     """
 
-    def __init__(self, loaded: LoadedModel, num_slots: int, device: torch.device) -> None:
+    def __init__(self, loaded: LoadedModel, num_slots: int, device: torch.device, *, attention: str = "auto") -> None:
         self.shape = loaded.shape
         self.device = device
         self._module = loaded.module
         self._module.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
         if can_prepack(loaded.shape.dtype, device):
             prepack_linears(self._module)
-        self._kernel = kernel_for(device)
-        # A kernel works on the KV heads of a run side by side; more cores than that need more pieces.
-        self.max_pieces = -(-torch.get_num_threads() // loaded.shape.num_kv_heads)
         self.pool = KVPool(
             num_layers=loaded.shape.num_layers,
             num_slots=num_slots,
@@ -85,6 +86,7 @@ class ModelRunner:
             dtype=loaded.shape.dtype,
             device=device,
         )
+        self.attention = backend_for(self.pool, attention)
 
     @torch.inference_mode()
     def execute(self, batch: StepBatch) -> Tensor:
@@ -93,7 +95,7 @@ class ModelRunner:
         Returns logits, float32 (len(logit_rows), vocab).
         """
         device = self.device
-        step = StepAttention(batch.plan, batch.slot_mapping.to(device), self.pool, self._kernel)
+        step = self.attention.start(batch.plan, batch.slot_mapping.to(device))
         output = self._module(
             input_ids=batch.token_ids.to(device)[None],
             position_ids=batch.positions.to(device)[None],

@@ -1,4 +1,4 @@
-"""Runs a step's attention plan over the KV pool, layer by layer.
+"""Runs a step's attention with PyTorch's operators, layer by layer: on any device, and without a compiler.
 
 It knows plans and pools; it does not know requests, models or where a plan came from.
 """
@@ -12,37 +12,12 @@ import torch
 from torch import Tensor
 
 from mainstem.attention.kernels import Kernel, Partial, merge_state
-from mainstem.attention.plan import ChunkPlan, DecodePlan, Segment, StepPlan, Tail
+from mainstem.attention.layout import Chunk, RowLayout, Segment, Tail, lay_out
+from mainstem.attention.plan import StepPlan
+from mainstem.attention.pool import KVPool
 
 # A chunk of at least this many rows amortises copying many cached runs together.
 MAX_RUNS_IN_PLACE = 6
-
-
-class KVPool:
-    """Keys and values of every token slot, one pair of tensors a layer, each (kv_heads, num_slots, head_dim).
-
-    Heads come first so that a run of slots is one stretch of memory for each head, which is what a kernel reads.
-    """
-
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        num_slots: int,
-        num_kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        shape = (num_kv_heads, num_slots, head_dim)
-        self.num_slots = num_slots
-        self.keys = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.values = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-
-    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store the step's keys and values, each (1, kv_heads, tokens, head_dim), into `slots`, int64[tokens]."""
-        self.keys[layer].index_copy_(1, slots, key[0])
-        self.values[layer].index_copy_(1, slots, value[0])
 
 
 @dataclass(slots=True)
@@ -55,22 +30,28 @@ class _Tails:
     count: int
 
 
-class StepAttention:
-    """Attention of one step: made once from the plan, called once a layer.
+class TorchStepAttention:
+    """A `StepAttention` of PyTorch's operators.
 
     Args:
         plan: what each row attends to.
         slot_mapping: int64[tokens], where each row's own key and value go.
         pool: the KV memory.
         kernel: attention over one stretch of keys.
+        max_pieces: into how many pieces a long run may be cut, so that few rows still occupy every core.
     """
 
-    def __init__(self, plan: StepPlan, slot_mapping: Tensor, pool: KVPool, kernel: Kernel) -> None:
-        self._plan = plan
+    def __init__(
+        self, plan: StepPlan, slot_mapping: Tensor, pool: KVPool, kernel: Kernel, *, max_pieces: int | None = None
+    ) -> None:
+        if max_pieces is None:
+            # A kernel works on the KV heads of a run side by side; more cores than that need more pieces.
+            max_pieces = -(-torch.get_num_threads() // pool.keys[0].shape[0])
+        self._layout = lay_out(plan, max_pieces=max_pieces)
         self._slot_mapping = slot_mapping
         self._pool = pool
         self._kernel = kernel
-        self._tails = _gather_tails(plan.decode, pool) if plan.decode else None
+        self._tails = _gather_tails(self._layout.rows, pool) if self._layout.rows else None
         self._parts: Partial | None = None
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -81,7 +62,7 @@ class StepAttention:
         """
         self._pool.write(layer, self._slot_mapping, k, v)
         keys, values = self._pool.keys[layer], self._pool.values[layer]
-        chunks, decode = self._plan.chunks, self._plan.decode
+        decode, chunks = self._layout.rows, self._layout.chunks
         if decode is None and len(chunks) == 1:
             return self._attend_chunk(chunks[0], q, k, v, keys, values, scale).transpose(1, 2)
         out = torch.empty(1, q.shape[2], q.shape[1], q.shape[3], dtype=q.dtype, device=q.device)
@@ -94,7 +75,7 @@ class StepAttention:
         return out
 
     def _attend_chunk(
-        self, chunk: ChunkPlan, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, scale: float
+        self, chunk: Chunk, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, scale: float
     ) -> Tensor:
         """A prefill chunk over its cached runs and causally over itself; (1, heads, rows, head_dim)."""
         state = self._kernel(q, k, v, scale, True, None)
@@ -103,7 +84,7 @@ class StepAttention:
             state = merge_state(state, cached)
         return state.out
 
-    def _attend_rows(self, plan: DecodePlan, q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    def _attend_rows(self, plan: RowLayout, q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """Single-token rows over their segments and tails, merged; (rows, heads, head_dim)."""
         _, heads, _, head_dim = q.shape
         kv_heads = keys.shape[0]
@@ -122,7 +103,7 @@ class StepAttention:
             merged = (weights * parts.out).sum(0)
         return merged.permute(2, 0, 1, 3).reshape(plan.num_rows, heads, head_dim)
 
-    def _partials(self, plan: DecodePlan, grouped: Tensor) -> Partial:
+    def _partials(self, plan: RowLayout, grouped: Tensor) -> Partial:
         """Room for every partial result; the layers of a step fill the same cells, the rest stay empty (lse = -inf)."""
         if self._parts is None:
             shape = (plan.num_partials, *grouped.shape)
@@ -166,7 +147,7 @@ class StepAttention:
             parts.lse[cell].index_copy_(2, tails.rows, lse.to(parts.lse.dtype))
 
 
-def _cached_stretches(chunk: ChunkPlan, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _cached_stretches(chunk: Chunk, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The chunk's cached keys and values, each (1, kv_heads, n, head_dim): in place, or copied if scattered."""
     if not chunk.runs:
         return []
@@ -184,7 +165,7 @@ def _fold_groups(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, scale: float) 
     return Partial(out.reshape(1, heads, rows, head_dim), lse.reshape(1, heads, rows))
 
 
-def _gather_tails(plan: DecodePlan, pool: KVPool) -> _Tails | None:
+def _gather_tails(plan: RowLayout, pool: KVPool) -> _Tails | None:
     if not plan.tails:
         return None
     device, dtype = pool.keys[0].device, pool.keys[0].dtype

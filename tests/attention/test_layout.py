@@ -1,15 +1,17 @@
-"""Tests of the attention plan: who reads what, and what is shared."""
+"""Tests of the plan of shared ranges and of its layout for PyTorch: who reads what, and what is read once."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.attention import DecodePlan, plan_decode, sharing_order
+from mainstem.attention import sharing_order
+from mainstem.attention.layout import RowLayout, lay_out_rows
+from mainstem.attention.plan import shared_ranges
 from mainstem.pages import Run
 
 
-def slots_read(plan: DecodePlan, row: int) -> list[int]:
+def slots_read(plan: RowLayout, row: int) -> list[int]:
     """Every slot that a row attends to, sorted."""
     slots: list[int] = []
     for segment in plan.segments:
@@ -26,53 +28,57 @@ def slots_of(runs: list[Run]) -> list[int]:
     return sorted(slot for start, stop in runs for slot in range(start, stop))
 
 
+def laid_out(rows: list[list[Run]], *, cascade: bool = True, max_pieces: int = 1) -> RowLayout:
+    return lay_out_rows(rows, shared_ranges(rows) if cascade else [], max_pieces=max_pieces)
+
+
 def in_order(rows: list[list[Run]]) -> list[list[Run]]:
     return [rows[i] for i in sharing_order(rows)]
 
 
 def test_a_common_root_is_one_segment_for_all_rows() -> None:
     rows = in_order([[Run(0, 3000), Run(5000 + 200 * i, 5100 + 200 * i)] for i in range(8)])
-    plan = plan_decode(rows)
+    plan = laid_out(rows)
     assert {(s.row_begin, s.row_end) for s in plan.segments} == {(0, 8)}
     assert plan.tokens_read == 3000 + 8 * 100
 
 
 def test_rows_with_nothing_in_common_read_their_own() -> None:
     rows = in_order([[Run(10_000 * i, 10_000 * i + 1000)] for i in range(3)])
-    plan = plan_decode(rows)
+    plan = laid_out(rows)
     assert [(s.row_begin, s.row_end) for s in plan.segments] == [(0, 1), (1, 2), (2, 3)]
     assert plan.tokens_read == 3000
 
 
 def test_a_branch_that_lies_right_behind_its_root_shares_the_root() -> None:
     rows = in_order([[Run(0, 1100)], [Run(0, 1000), Run(4000, 4100)], [Run(0, 1000), Run(5000, 5100)]])
-    assert plan_decode(rows).tokens_read == 1000 + 3 * 100
+    assert laid_out(rows).tokens_read == 1000 + 3 * 100
 
 
 def test_every_level_of_a_tree_is_shared() -> None:
     left = [Run(0, 1000), Run(2000, 2600)]
     right = [Run(0, 1000), Run(3000, 3600)]
     rows = in_order([[*side, Run(6000 + 100 * i, 6010 + 100 * i)] for i, side in enumerate([left, right, left, right])])
-    plan = plan_decode(rows)
+    plan = laid_out(rows)
     assert plan.tokens_read == 1000 + 600 + 600 + 4 * 10
     assert {(s.row_begin, s.row_end) for s in plan.segments} == {(0, 4), (0, 2), (2, 4)}
 
 
 def test_a_short_common_beginning_is_not_worth_a_segment() -> None:
     rows = in_order([[Run(0, 20), Run(1000 + 100 * i, 1050 + 100 * i)] for i in range(2)])
-    plan = plan_decode(rows)
+    plan = laid_out(rows)
     assert plan.segments == ()
     assert [slots_read(plan, row) for row in range(2)] == [slots_of(runs) for runs in rows]
 
 
 def test_without_cascade_every_row_reads_everything() -> None:
     rows = in_order([[Run(0, 3000), Run(5000 + 200 * i, 5100 + 200 * i)] for i in range(8)])
-    assert plan_decode(rows, cascade=False).tokens_read == 8 * 3100
+    assert laid_out(rows, cascade=False).tokens_read == 8 * 3100
 
 
 def test_partial_results_of_a_row_do_not_overwrite_one_another() -> None:
     rows = in_order([[Run(0, 5000), Run(9000 + 1000 * i, 9300 + 1000 * i)] for i in range(4)])
-    plan = plan_decode(rows, max_pieces=6)
+    plan = laid_out(rows, max_pieces=6)
     assert {segment.pieces for segment in plan.segments} == {6, 1}
     for row in range(4):
         cells = [
@@ -109,7 +115,7 @@ def trees(draw: st.DrawFn) -> list[list[Run]]:
 @given(trees(), st.booleans(), st.integers(1, 8))
 def test_every_row_reads_each_of_its_slots_exactly_once(rows: list[list[Run]], cascade: bool, max_pieces: int) -> None:
     rows = in_order(rows)
-    plan = plan_decode(rows, cascade=cascade, max_pieces=max_pieces)
+    plan = laid_out(rows, cascade=cascade, max_pieces=max_pieces)
     for row, runs in enumerate(rows):
         assert slots_read(plan, row) == slots_of(runs)
 
@@ -117,4 +123,4 @@ def test_every_row_reads_each_of_its_slots_exactly_once(rows: list[list[Run]], c
 @given(trees())
 def test_sharing_never_reads_more(rows: list[list[Run]]) -> None:
     rows = in_order(rows)
-    assert plan_decode(rows).tokens_read <= plan_decode(rows, cascade=False).tokens_read
+    assert laid_out(rows).tokens_read <= laid_out(rows, cascade=False).tokens_read

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.attention import (
-    ChunkPlan,
-    Kernel,
-    KVPool,
-    StepAttention,
-    StepPlan,
-    flash_cpu,
-    matmul,
-    plan_decode,
-    sharing_order,
-)
+from mainstem.attention import KVPool, SequenceRows, plan_step, sharing_order
 from mainstem.pages import Run, runs_of
+from tests.attention.backends import MAKERS, Maker
 from tests.attention.reference import dense_attention
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 16
@@ -53,19 +45,16 @@ def runs(slots: list[int]) -> list[Run]:
     return runs_of(torch.tensor(slots, dtype=torch.int32).numpy())
 
 
-def check_step(sequences: list[Sequence], kernel: Kernel, *, cascade: bool, max_pieces: int = 1) -> None:
+def check_step(sequences: list[Sequence], make: Maker, *, cascade: bool) -> None:
     """Run one step over the sequences and compare every row with dense attention."""
     singles = [s for s in sequences if s.new == 1]
-    single_runs = [runs(s.slots) for s in singles]
-    order = sharing_order(single_runs)
-    rows = [(s.slots, len(s.slots)) for s in (singles[i] for i in order)]
-    chunks = []
-    for s in sequences:
-        if s.new > 1:
-            begin = len(s.slots) - s.new
-            chunks.append(ChunkPlan(len(rows), len(rows) + s.new, tuple(runs(s.slots[:begin]))))
-            rows += [(s.slots, end) for end in range(begin + 1, len(s.slots) + 1)]
-    decode = plan_decode([single_runs[i] for i in order], cascade=cascade, max_pieces=max_pieces) if singles else None
+    order = sharing_order([runs(s.slots) for s in singles])
+    packed: list[SequenceRows] = []
+    rows: list[tuple[list[int], int]] = []
+    for s in [singles[i] for i in order] + [s for s in sequences if s.new > 1]:
+        slots = np.array(s.slots, np.int32)
+        packed.append(SequenceRows(len(rows), len(rows) + s.new, slots, tuple(runs_of(slots))))
+        rows += [(s.slots, end) for end in range(len(s.slots) - s.new + 1, len(s.slots) + 1)]
 
     generator = torch.Generator().manual_seed(len(rows))
     q = torch.randn(1, HEADS, len(rows), HEAD_DIM, generator=generator)
@@ -73,7 +62,7 @@ def check_step(sequences: list[Sequence], kernel: Kernel, *, cascade: bool, max_
     v = torch.randn(1, KV_HEADS, len(rows), HEAD_DIM, generator=generator)
     pool = pool_of(max(max(s.slots) for s in sequences) + 1)
     mapping = torch.tensor([slots[end - 1] for slots, end in rows])
-    attention = StepAttention(StepPlan(decode, tuple(chunks)), mapping, pool, kernel)
+    attention = make(plan_step(packed, cascade=cascade), mapping, pool)
     out = attention(0, q, k, v, SCALE)
 
     assert out.shape == (1, len(rows), HEADS, HEAD_DIM)
@@ -83,17 +72,17 @@ def check_step(sequences: list[Sequence], kernel: Kernel, *, cascade: bool, max_
         torch.testing.assert_close(out[0, row].double(), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kernel", [flash_cpu, matmul])
+@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("cascade", [True, False])
-def test_branches_on_a_shared_root(kernel: Kernel, cascade: bool) -> None:
+def test_branches_on_a_shared_root(make: Maker, cascade: bool) -> None:
     root = list(range(2000))
     check_step(
-        [Sequence([*root, *range(3000 + 50 * i, 3000 + 50 * i + 9 + i)], 1) for i in range(5)], kernel, cascade=cascade
+        [Sequence([*root, *range(3000 + 50 * i, 3000 + 50 * i + 9 + i)], 1) for i in range(5)], make, cascade=cascade
     )
 
 
-@pytest.mark.parametrize("kernel", [flash_cpu, matmul])
-def test_decoding_and_two_prefills_in_one_step(kernel: Kernel) -> None:
+@pytest.mark.parametrize("make", MAKERS)
+def test_decoding_and_two_prefills_in_one_step(make: Maker) -> None:
     root = list(range(400))
     check_step(
         [
@@ -102,23 +91,26 @@ def test_decoding_and_two_prefills_in_one_step(kernel: Kernel) -> None:
             Sequence(list(range(2100, 2130)), 30),
             Sequence([*range(3000, 3600)], 1),
         ],
-        kernel,
+        make,
         cascade=True,
     )
 
 
-def test_a_first_token_attends_to_itself() -> None:
-    check_step([Sequence([7], 1)], flash_cpu, cascade=True)
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_first_token_attends_to_itself(make: Maker) -> None:
+    check_step([Sequence([7], 1)], make, cascade=True)
 
 
-def test_a_row_reads_what_another_row_writes_in_the_same_step() -> None:
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_row_reads_what_another_row_writes_in_the_same_step(make: Maker) -> None:
     shared = list(range(64))
-    check_step([Sequence(shared, 64), Sequence([*shared, 100, 101, 102], 3)], flash_cpu, cascade=True)
+    check_step([Sequence(shared, 64), Sequence([*shared, 100, 101, 102], 3)], make, cascade=True)
 
 
-def test_scattered_slots() -> None:
+@pytest.mark.parametrize("make", MAKERS)
+def test_scattered_slots(make: Maker) -> None:
     scattered = list(range(0, 60, 2))
-    check_step([Sequence(scattered, 1), Sequence([*scattered[:20], *range(100, 104)], 4)], flash_cpu, cascade=True)
+    check_step([Sequence(scattered, 1), Sequence([*scattered[:20], *range(100, 104)], 4)], make, cascade=True)
 
 
 @st.composite
@@ -145,7 +137,8 @@ def steps(draw: st.DrawFn) -> list[Sequence]:
     return sequences
 
 
-@settings(max_examples=60)
-@given(steps(), st.booleans(), st.integers(1, 8))
-def test_random_trees_agree_with_dense_attention(sequences: list[Sequence], cascade: bool, max_pieces: int) -> None:
-    check_step(sequences, flash_cpu, cascade=cascade, max_pieces=max_pieces)
+@pytest.mark.parametrize("make", MAKERS)
+@settings(max_examples=40)
+@given(sequences=steps(), cascade=st.booleans())
+def test_random_trees_agree_with_dense_attention(make: Maker, sequences: list[Sequence], cascade: bool) -> None:
+    check_step(sequences, make, cascade=cascade)

@@ -1,0 +1,96 @@
+"""Loads the native extension, and says why there is none.
+
+The extension is a plain shared library without Python's headers, so that any C compiler can build it for any Python; it
+is called through ctypes. It knows nothing of plans.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch  # noqa: F401 - loads the OpenMP runtime that the extension shares with it
+
+LIBRARY = Path(__file__).with_name("segments.so")
+
+
+class Work(ctypes.Structure):
+    """The `Work` of segments.c: one layer's attention."""
+
+    _fields_ = (
+        ("q", ctypes.c_void_p),
+        ("q_row_stride", ctypes.c_int64),
+        ("q_head_stride", ctypes.c_int64),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("kv_head_stride", ctypes.c_int64),
+        ("out", ctypes.c_void_p),
+        ("pieces", ctypes.c_void_p),
+        ("tasks", ctypes.c_void_p),
+        ("limits", ctypes.c_void_p),
+        ("merged_rows", ctypes.c_void_p),
+        ("states_at", ctypes.c_void_p),
+        ("states", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_stride", ctypes.c_int64),
+        ("scale", ctypes.c_float),
+        ("dtype", ctypes.c_int32),
+        ("kv_heads", ctypes.c_int32),
+        ("group", ctypes.c_int32),
+        ("head_dim", ctypes.c_int32),
+        ("num_tasks", ctypes.c_int32),
+        ("num_merged", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("instruction_set", ctypes.c_int32),
+        ("next_task", ctypes.c_int32),
+        ("next_merge", ctypes.c_int32),
+    )
+
+
+class NativeLibrary:
+    """The loaded extension.
+
+    Attributes:
+        instruction_sets: those that this processor has, from the slowest to the fastest; a `Work` names one by its index.
+        block: keys whose scores are computed together; a piece of work begins at a multiple of this.
+        span: keys of one partial result, a multiple of `block`.
+        rows: rows that are computed together.
+    """
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        library.mainstem_instruction_set.restype = ctypes.c_char_p
+        library.mainstem_state_floats.restype = ctypes.c_int64
+        library.mainstem_state_floats.argtypes = [ctypes.c_int64] * 2
+        library.mainstem_workspace_floats.restype = ctypes.c_int64
+        library.mainstem_workspace_floats.argtypes = [ctypes.c_int64] * 3
+        library.mainstem_attend.argtypes = [ctypes.POINTER(Work)]
+        library.mainstem_attend.restype = None
+        names = [library.mainstem_instruction_set(index) for index in range(3)]
+        self.instruction_sets = tuple(name.decode() for name in names if name is not None)
+        self.block: int = library.mainstem_block()
+        self.span: int = library.mainstem_span()
+        self.rows: int = library.mainstem_rows()
+        self._library = library
+
+    def state_floats(self, head_dim: int, group: int) -> int:
+        """Floats that keep the partial result of one row and KV head, whose queries are `group` heads."""
+        return int(self._library.mainstem_state_floats(head_dim, group))
+
+    def workspace_floats(self, head_dim: int, group: int, rows: int) -> int:
+        """Floats that a thread needs for pieces of at most `rows` rows."""
+        return int(self._library.mainstem_workspace_floats(head_dim, group, rows))
+
+    def attend(self, work: Work) -> None:
+        """Compute one layer's attention; every address in `work` must be valid."""
+        self._library.mainstem_attend(ctypes.byref(work))
+
+
+@cache
+def native_library() -> NativeLibrary | None:
+    """The extension; None if it was not built or cannot be loaded here."""
+    try:
+        return NativeLibrary(LIBRARY)
+    except OSError:
+        return None

@@ -1,0 +1,379 @@
+/* The vector code of segments.c for one instruction set, which the including file names by
+ *   LANES    floats in a vector,
+ *   COLUMNS  vectors of keys (or dimensions) that are computed together with ROWS rows: ROWS * COLUMNS sums stay in
+ *            registers,
+ *   TARGET   the function attribute that allows the instructions,
+ *   NAME(x)  the name of x for this instruction set.
+ */
+
+/* Vectors in memory are aligned like their elements, for slots begin anywhere. */
+typedef float NAME(Floats) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t NAME(Ints) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t NAME(Words) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint16_t NAME(Halves) __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+#define Floats NAME(Floats)
+#define Ints NAME(Ints)
+#define Words NAME(Words)
+#define Halves NAME(Halves)
+#define INLINE TARGET static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define AT(p) (*(Floats *)(p))
+#define READ(p) (*(const Floats *)(p))
+
+/* Vectors are passed by address: their calling convention would depend on the instruction set. */
+
+/* 2 to the power of x, for x <= 0, to 2e-7; exactly 0 below -126; NaN stays NaN. */
+INLINE void NAME(exp2)(Floats *values) {
+    const Floats x = *values;
+    const Floats shifted = x + 12582912.0f; /* 1.5 * 2^23: rounds to an integer, kept in the low bits */
+    const Floats f = x - (shifted - 12582912.0f);
+    Floats p = f * 1.326472720e-3f + 9.671512640e-3f; /* minimax on [-1/2, 1/2] with p(0) = 1 */
+    p = p * f + 5.550733743e-2f;
+    p = p * f + 2.402224209e-1f;
+    p = p * f + 6.931469776e-1f;
+    p = p * f + 1.0f;
+    p = p * (Floats)((Words)((Words)shifted << 23) + (127u << 23));
+    *values = (Floats)((Ints)p & ~(Ints)(x < -126.0f));
+}
+
+INLINE float NAME(largest)(const Floats *values) {
+    float lane[LANES];
+    memcpy(lane, values, sizeof lane);
+    UNROLL for (int width = LANES / 2; width; width /= 2)
+        UNROLL for (int i = 0; i < width; i++) lane[i] = lane[i] > lane[i + width] ? lane[i] : lane[i + width];
+    return lane[0];
+}
+
+INLINE float NAME(total)(const Floats *values) {
+    float lane[LANES];
+    memcpy(lane, values, sizeof lane);
+    UNROLL for (int width = LANES / 2; width; width /= 2)
+        UNROLL for (int i = 0; i < width; i++) lane[i] += lane[i + width];
+    return lane[0];
+}
+
+/* Read the `count` numbers at `index` as floats, the rest zero. */
+INLINE void NAME(load)(Floats *to, const void *numbers, int64_t index, int count, const int dtype) {
+    if (dtype == FLOAT32) {
+        const float *from = (const float *)numbers + index;
+        if (count >= LANES) {
+            *to = READ(from);
+        } else {
+            *to = (Floats){0};
+            memcpy(to, from, 4 * (size_t)count);
+        }
+        return;
+    }
+    const uint16_t *from = (const uint16_t *)numbers + index;
+    Halves half = {0};
+    if (count >= LANES)
+        half = *(const Halves *)from;
+    else
+        memcpy(&half, from, 2 * (size_t)count);
+    const Words word = __builtin_convertvector(half, Words);
+    if (dtype == BFLOAT16) {
+        *to = (Floats)(word << 16);
+        return;
+    }
+    /* float16: move exponent and mantissa into place, then correct the exponent's bias by a product, which also
+     * normalises subnormals; infinities and NaN get the largest exponent, the sign comes last. */
+    const Floats magnitude = (Floats)((word & 0x7fffu) << 13) * 5.192296858534828e33f; /* 2^112 */
+    const Words endless = (Words)((word & 0x7c00u) == 0x7c00u) & 0x7f800000u;
+    *to = (Floats)((Words)magnitude | endless | (word & 0x8000u) << 16);
+}
+
+/* One stage of a transposition by exchange: after the stages 1, 2, 4, ... row i holds what was column i. */
+#define FROM_UPPER(i, s) ((i) & (s) ? (i) - (s) + LANES : (i))
+#define FROM_LOWER(i, s) ((i) & (s) ? (i) + LANES : (i) + (s))
+#define EACH_4(f, i, s) f(i, s), f(i + 1, s), f(i + 2, s), f(i + 3, s)
+#if LANES == 16
+#define EACH(f, s) EACH_4(f, 0, s), EACH_4(f, 4, s), EACH_4(f, 8, s), EACH_4(f, 12, s)
+#elif LANES == 8
+#define EACH(f, s) EACH_4(f, 0, s), EACH_4(f, 4, s)
+#else
+#define EACH(f, s) EACH_4(f, 0, s)
+#endif
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (Ints){__VA_ARGS__})
+#endif
+#define EXCHANGE(s)                                               \
+    UNROLL for (int i = 0; i < LANES; i++) if (!(i & (s))) {      \
+        const Floats upper = row[i], lower = row[i + (s)];        \
+        row[i] = SHUFFLE(upper, lower, EACH(FROM_UPPER, s));      \
+        row[i + (s)] = SHUFFLE(upper, lower, EACH(FROM_LOWER, s)); \
+    }
+
+/* Copy a block of `count` keys to k_t, (head_dim, BLOCK), and of values to v, (BLOCK, padded head_dim), as floats. */
+INLINE void NAME(gather)(const Work *work, int head, const int32_t *slots, int count, float *k_t, float *v,
+                         const int dtype) {
+    const int dim = work->head_dim, width = (int)padded(dim);
+    const int64_t base = head * work->kv_head_stride;
+    for (int key = 0; key < count; key += LANES)
+        for (int d = 0; d < dim; d += LANES) {
+            Floats row[LANES];
+            UNROLL for (int i = 0; i < LANES; i++) {
+                const int64_t slot = slots[key + i < count ? key + i : key];
+                NAME(load)(&row[i], work->keys, base + slot * dim + d, dim - d, dtype);
+            }
+            EXCHANGE(1)
+            EXCHANGE(2)
+#if LANES > 4
+            EXCHANGE(4)
+#endif
+#if LANES > 8
+            EXCHANGE(8)
+#endif
+            UNROLL for (int i = 0; i < LANES; i++) AT(k_t + (d + i) * BLOCK + key) = row[i];
+        }
+    for (int key = 0; key < count; key++)
+        for (int d = 0; d < dim; d += LANES)
+            NAME(load)(&AT(v + key * width + d), work->values, base + (int64_t)slots[key] * dim + d, dim - d, dtype);
+}
+
+TARGET static void NAME(gather_block)(const Work *work, int head, const int32_t *slots, int count, float *k_t,
+                                      float *v) {
+    switch (work->dtype) {
+    case FLOAT16: NAME(gather)(work, head, slots, count, k_t, v, FLOAT16); break;
+    case BFLOAT16: NAME(gather)(work, head, slots, count, k_t, v, BFLOAT16); break;
+    default: NAME(gather)(work, head, slots, count, k_t, v, FLOAT32);
+    }
+}
+
+/* The rows of a piece while a thread works on them: `count` of them, one for each token and query head. */
+typedef struct {
+    int count;
+    float *q;             /* (count, head_dim), scaled for exponentials of base 2 */
+    float *o;             /* (count, padded head_dim), output of the span so far, not normalised */
+    float *top, *sum;     /* (count), largest score and sum of exponentials of the span */
+    const int32_t *limit; /* (count), how many keys each sees */
+} NAME(Rows);
+
+/* `n` rows from the `first` on over one block; n is known when this is compiled. */
+INLINE void NAME(attend_rows)(const int n, const NAME(Rows) *rows, int first, const float *k_t, const float *v,
+                              int count, int block_begin, int dim, int width) {
+    const float *q = rows->q + (int64_t)first * dim;
+    float *o = rows->o + (int64_t)first * width, *top = rows->top + first, *sum = rows->sum + first;
+    const int32_t *limit = rows->limit + first;
+    float score[ROWS][BLOCK], fade[16];
+
+    for (int key = 0; key < BLOCK; key += COLUMNS * LANES) {
+        Floats dot[ROWS][COLUMNS];
+        UNROLL for (int r = 0; r < n; r++) UNROLL for (int c = 0; c < COLUMNS; c++) dot[r][c] = (Floats){0};
+        for (int d = 0; d < dim; d++) {
+            Floats k[COLUMNS];
+            UNROLL for (int c = 0; c < COLUMNS; c++) k[c] = READ(k_t + d * BLOCK + key + c * LANES);
+            UNROLL for (int r = 0; r < n; r++)
+                UNROLL for (int c = 0; c < COLUMNS; c++) dot[r][c] = k[c] * q[r * dim + d] + dot[r][c];
+        }
+        UNROLL for (int r = 0; r < n; r++)
+            UNROLL for (int c = 0; c < COLUMNS; c++) AT(&score[r][key + c * LANES]) = dot[r][c];
+    }
+
+    int fades = 0;
+    memset(fade, 0, sizeof fade);
+    for (int r = 0; r < n; r++) {
+        const int visible = limit[r] - block_begin;
+        if (visible < BLOCK)
+            for (int key = visible > 0 ? visible : 0; key < BLOCK; key++) score[r][key] = -__builtin_inff();
+        Floats best = READ(score[r]);
+        UNROLL for (int key = LANES; key < BLOCK; key += LANES) {
+            const Floats x = READ(&score[r][key]);
+            const Ints keep = best > x;
+            best = (Floats)(((Ints)best & keep) | ((Ints)x & ~keep));
+        }
+        const float largest = NAME(largest)(&best), before = top[r];
+        top[r] = largest > before ? largest : before;
+        fade[r] = before - top[r];
+        fades |= fade[r] != 0;
+    }
+    UNROLL for (int i = 0; i < 16; i += LANES) NAME(exp2)(&AT(fade + i));
+    for (int r = 0; r < n; r++) {
+        Floats added = {0};
+        UNROLL for (int key = 0; key < BLOCK; key += LANES) {
+            Floats p = READ(&score[r][key]) - top[r];
+            NAME(exp2)(&p);
+            AT(&score[r][key]) = p;
+            added += p;
+        }
+        sum[r] = __builtin_fmaf(sum[r], fade[r], NAME(total)(&added));
+    }
+
+#define VALUES_INTO_OUTPUT(columns)                                                                                \
+    {                                                                                                              \
+        Floats out[ROWS][columns];                                                                                 \
+        UNROLL for (int r = 0; r < n; r++) UNROLL for (int c = 0; c < columns; c++) {                              \
+            out[r][c] = READ(o + r * width + d + c * LANES);                                                       \
+            if (fades) out[r][c] *= fade[r];                                                                       \
+        }                                                                                                          \
+        for (int key = 0; key < count; key++) {                                                                    \
+            Floats x[columns];                                                                                     \
+            UNROLL for (int c = 0; c < columns; c++) x[c] = READ(v + key * width + d + c * LANES);                 \
+            UNROLL for (int r = 0; r < n; r++)                                                                     \
+                UNROLL for (int c = 0; c < columns; c++) out[r][c] = x[c] * score[r][key] + out[r][c];             \
+        }                                                                                                          \
+        UNROLL for (int r = 0; r < n; r++)                                                                         \
+            UNROLL for (int c = 0; c < columns; c++) AT(o + r * width + d + c * LANES) = out[r][c];                \
+    }
+    int d = 0;
+    for (; d + COLUMNS * LANES <= width; d += COLUMNS * LANES) VALUES_INTO_OUTPUT(COLUMNS)
+    for (; d < width; d += LANES) VALUES_INTO_OUTPUT(1)
+}
+
+TARGET static void NAME(attend_block)(const NAME(Rows) *rows, const float *k_t, const float *v, int count,
+                                      int block_begin, int dim, int width) {
+    int first = 0;
+    for (; first + ROWS <= rows->count; first += ROWS)
+        NAME(attend_rows)(ROWS, rows, first, k_t, v, count, block_begin, dim, width);
+    switch (rows->count - first) {
+#define REST(n) \
+    case n: NAME(attend_rows)(n, rows, first, k_t, v, count, block_begin, dim, width); break;
+        REST(1) REST(2) REST(3) REST(4) REST(5)
+    }
+}
+
+/* Merge the partial result (o, top, sum) of one row into another over earlier keys. */
+TARGET static __attribute__((noinline)) void NAME(merge)(float *into, float *into_top, float *into_sum, const float *o, float top, float sum, int width) {
+    float weight[16] = {0};
+    const float largest = top > *into_top ? top : *into_top;
+    weight[0] = *into_top - largest;
+    weight[1] = top - largest;
+    NAME(exp2)(&AT(weight));
+    *into_top = largest;
+    *into_sum = *into_sum * weight[0] + sum * weight[1];
+    for (int d = 0; d < width; d += LANES) AT(into + d) = AT(into + d) * weight[0] + READ(o + d) * weight[1];
+}
+
+INLINE void NAME(write_output)(const Work *work, int row, int query_head, const float *o, float sum) {
+    const int dim = work->head_dim;
+    float *out = work->out + ((int64_t)row * work->kv_heads * work->group + query_head) * dim;
+    for (int d = 0; d < dim; d++) out[d] = o[d] / sum;
+}
+
+/* Where the state of a row in the span of `key` is kept. */
+INLINE float *NAME(state)(const Work *work, int row, int head, int key, int state_floats) {
+    return work->states + ((work->states_at[row] + key / SPAN) * work->kv_heads + head) * state_floats;
+}
+
+TARGET static void NAME(run_piece)(const Work *work, const Piece *piece, int head, float *workspace) {
+    const int dim = work->head_dim, width = (int)padded(dim), group = work->group;
+    const int count = (piece->row_end - piece->row_begin) * group, state_floats = group * (width + 2);
+    float *k_t = workspace, *v = k_t + BLOCK * width, *q = v + BLOCK * width;
+    float *o = q + (int64_t)count * width, *all = o + (int64_t)count * width;
+    float *top = all + (int64_t)count * width, *sum = top + count, *all_top = sum + count, *all_sum = all_top + count;
+    int32_t *limit = (int32_t *)(all_sum + count);
+    const NAME(Rows) rows = {count, q, o, top, sum, limit};
+
+    for (int i = 0; i < count; i++) {
+        const int row = piece->row_begin + i / group;
+        const float *from = work->q + row * work->q_row_stride + (head * group + i % group) * work->q_head_stride;
+        for (int d = 0; d < dim; d++) q[(int64_t)i * dim + d] = from[d] * (work->scale * LOG2_E);
+        limit[i] = work->limits[row];
+        all_top[i] = LOWEST;
+        all_sum[i] = 0;
+    }
+    memset(all, 0, sizeof(float) * (size_t)count * (size_t)width);
+    if (dim < width) /* the padding of the values stays zero */
+        memset(v, 0, sizeof(float) * BLOCK * (size_t)width);
+
+    for (int begin = piece->key_begin; begin < piece->key_end;) {
+        int end = begin / SPAN * SPAN + SPAN;
+        if (end > piece->key_end) end = piece->key_end;
+        if (begin % SPAN == 0) {
+            memset(o, 0, sizeof(float) * (size_t)count * (size_t)width);
+            for (int i = 0; i < count; i++) top[i] = LOWEST, sum[i] = 0;
+        } else {
+            for (int i = 0; i < count; i++) {
+                if (limit[i] <= begin / SPAN * SPAN) continue;
+                const float *s = NAME(state)(work, piece->row_begin + i / group, head, begin, state_floats);
+                s += i % group * (width + 2);
+                memcpy(o + (int64_t)i * width, s, sizeof(float) * (size_t)width);
+                top[i] = s[width], sum[i] = s[width + 1];
+            }
+        }
+        for (int block = begin; block < end; block += BLOCK) {
+            const int keys = end - block < BLOCK ? end - block : BLOCK;
+            NAME(gather_block)(work, head, piece->slots + block, keys, k_t, v);
+            NAME(attend_block)(&rows, k_t, v, keys, block, dim, width);
+        }
+        for (int i = 0; i < count; i++) {
+            const float *row_o = o + (int64_t)i * width;
+            if (piece->sweep) {
+                NAME(merge)(all + (int64_t)i * width, &all_top[i], &all_sum[i], row_o, top[i], sum[i], width);
+            } else if (limit[i] > begin / SPAN * SPAN) { /* a row has no state of spans that it does not see */
+                float *s = NAME(state)(work, piece->row_begin + i / group, head, begin, state_floats);
+                s += i % group * (width + 2);
+                memcpy(s, row_o, sizeof(float) * (size_t)width);
+                s[width] = top[i], s[width + 1] = sum[i];
+            }
+        }
+        begin = end;
+    }
+    if (piece->sweep)
+        for (int i = 0; i < count; i++)
+            NAME(write_output)(work, piece->row_begin + i / group, head * group + i % group, all + (int64_t)i * width,
+                               all_sum[i]);
+}
+
+/* Merge a row's states, one for each span, in their order. */
+TARGET static void NAME(merge_states)(const Work *work, int row, int head, float *all) {
+    const int width = (int)padded(work->head_dim), state_floats = work->group * (width + 2);
+    for (int g = 0; g < work->group; g++) {
+        float top = LOWEST, sum = 0;
+        memset(all, 0, sizeof(float) * (size_t)width);
+        for (int key = 0; key < work->limits[row]; key += SPAN) {
+            const float *s = NAME(state)(work, row, head, key, state_floats) + g * (width + 2);
+            NAME(merge)(all, &top, &sum, s, s[width], s[width + 1], width);
+        }
+        NAME(write_output)(work, row, head * work->group + g, all, sum);
+    }
+}
+
+TARGET static void NAME(run_tasks)(void *argument) {
+    Work *work = argument;
+    float *workspace = workspace_of_thread(work);
+    for (;;) {
+        const int i = __atomic_fetch_add(&work->next_task, 1, __ATOMIC_RELAXED);
+        if (i >= work->num_tasks * work->kv_heads) break;
+        const int task = i / work->kv_heads;
+        for (int p = work->tasks[task]; p < work->tasks[task + 1]; p++)
+            NAME(run_piece)(work, work->pieces + p, i % work->kv_heads, workspace);
+    }
+}
+
+TARGET static void NAME(run_merges)(void *argument) {
+    Work *work = argument;
+    float *workspace = workspace_of_thread(work);
+    for (;;) {
+        const int i = __atomic_fetch_add(&work->next_merge, 1, __ATOMIC_RELAXED);
+        if (i >= work->num_merged * work->kv_heads) break;
+        NAME(merge_states)(work, work->merged_rows[i / work->kv_heads], i % work->kv_heads, workspace);
+    }
+}
+
+static void NAME(attend)(Work *work) {
+    in_parallel(NAME(run_tasks), work);
+    if (work->num_merged) in_parallel(NAME(run_merges), work);
+}
+
+#undef LANES
+#undef COLUMNS
+#undef TARGET
+#undef NAME
+#undef Floats
+#undef Ints
+#undef Words
+#undef Halves
+#undef INLINE
+#undef UNROLL
+#undef AT
+#undef READ
+#undef FROM_UPPER
+#undef FROM_LOWER
+#undef EACH_4
+#undef EACH
+#undef SHUFFLE
+#undef EXCHANGE
+#undef VALUES_INTO_OUTPUT
+#undef REST
