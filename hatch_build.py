@@ -1,4 +1,4 @@
-"""Builds the native attention extension when mainstem is installed, if there is a C compiler; without one it is left out.
+"""Builds the native attention extension when mainstem is installed; without a C compiler it is left out.
 
 The extension is a plain shared library (see src/mainstem/attention/native/library.py), so this is one call of the
 compiler. CC names another compiler, CFLAGS adds flags.

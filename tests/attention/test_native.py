@@ -1,4 +1,4 @@
-"""Tests of what only the native extension promises: any head size and dtype, and the same bits however a token is run."""
+"""Tests of what only the native extension promises: any head size and dtype, the same bits however a token is run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def attend(make: Maker, pool: KVPool, *parts: tuple[Tokens, int, int], cascade: 
     mapping = torch.from_numpy(np.concatenate([tokens.slots[rows] for tokens, rows in picked])).long()
     dtype = pool.keys[0].dtype
     out = make(plan_step(sequences, cascade=cascade), mapping, pool)(0, q, k.to(dtype), v.to(dtype), 0.25)
-    return list(out[0].split([end - begin for _, begin, end in parts]))
+    return list(torch.split(out[0], [end - begin for _, begin, end in parts]))
 
 
 def expected(pool: KVPool, tokens: Tokens, row: int) -> torch.Tensor:

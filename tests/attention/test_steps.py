@@ -67,8 +67,8 @@ def check_step(sequences: list[Sequence], make: Maker, *, cascade: bool) -> None
 
     assert out.shape == (1, len(rows), HEADS, HEAD_DIM)
     torch.testing.assert_close(pool.keys[0][:, mapping], k[0])
-    for row, (slots, end) in enumerate(rows):
-        expected = dense_attention(q[0, :, row], pool.keys[0], pool.values[0], runs(slots[:end]), SCALE)
+    for row, (visible, end) in enumerate(rows):
+        expected = dense_attention(q[0, :, row], pool.keys[0], pool.values[0], runs(visible[:end]), SCALE)
         torch.testing.assert_close(out[0, row].double(), expected, atol=1e-5, rtol=0)
 
 

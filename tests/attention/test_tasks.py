@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ def tasks_of(plan: StepPlan, *, threads: int = 2, group: int = 3, kv_heads: int 
 
 
 def check(plan: StepPlan, tasks: Tasks) -> None:
-    """Every row sees its keys once and in order; a span is never taken up by another task than the one that began it."""
+    """Every row sees its keys once and in order; no span is continued by another task than the one that began it."""
     seen: dict[int, list[tuple[int, int]]] = {row: [] for row in range(plan.num_rows)}
     task_of: dict[tuple[int, int], int] = {}
     slots = {row: sequence.slots for sequence in plan.sequences for row in range(sequence.row_begin, sequence.row_end)}
@@ -57,7 +59,7 @@ def check(plan: StepPlan, tasks: Tasks) -> None:
     assert swept | set(tasks.merged_rows.tolist()) == set(seen)
     assert not swept & set(tasks.merged_rows.tolist())
     ranges = sorted((tasks.states_at[r], tasks.states_at[r] + -(-tasks.limits[r] // SPAN)) for r in tasks.merged_rows)
-    assert all(a[1] <= b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in pairwise(ranges))
     assert not ranges or ranges[-1][1] <= tasks.num_states
 
 

@@ -1,7 +1,7 @@
 """How PyTorch's operators visit a step's keys: long runs in place, short ones gathered.
 
-Every segment gives its rows a partial result, and the partial results of a row are joined by their log-sum-exp (Dao 2023,
-FlashAttention-2). It knows plans, no tensors.
+Every segment gives its rows a partial result, and the partial results of a row are joined by their log-sum-exp
+(Dao 2023, FlashAttention-2). It knows plans, no tensors.
 """
 
 from __future__ import annotations

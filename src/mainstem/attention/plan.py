@@ -1,8 +1,8 @@
 """The step's attention plan: which rows of queries read which slots of KV, and what they have in common.
 
 A row is the query of one token. One plan serves decoding, chunked prefill and shared prefixes: sequences that attend to
-the same slots (branches of one context, users of one system prompt) form a *shared range*, which a backend reads once for
-all of them (Ye et al. 2024, cascade attention in FlashInfer).
+the same slots (branches of one context, users of one system prompt) form a *shared range*, which a backend reads once
+for all of them (Ye et al. 2024, cascade attention in FlashInfer).
 
 The plan is made of integers. It knows no requests and no tensors, and no backend.
 """

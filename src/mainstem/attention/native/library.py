@@ -52,7 +52,7 @@ class NativeLibrary:
     """The loaded extension.
 
     Attributes:
-        instruction_sets: those that this processor has, from the slowest to the fastest; a `Work` names one by its index.
+        instruction_sets: those of this processor, from the slowest to the fastest; a `Work` names one by its index.
         block: keys whose scores are computed together; a piece of work begins at a multiple of this.
         span: keys of one partial result, a multiple of `block`.
         rows: rows that are computed together.

@@ -1,9 +1,9 @@
 """Cuts a step's plan into tasks for the threads of the native extension.
 
 A piece is some rows and a stretch of keys that all of them see in the same slots; a task is a list of pieces that one
-thread runs in order. Rows of a long prompt are swept: one piece goes over all of their keys. Where there are too few rows
-to feed every thread, or where rows share keys, the keys are cut into spans, and each row's spans are merged afterwards.
-It knows plans and numbers, no tensors.
+thread runs in order. Rows of a long prompt are swept: one piece goes over all of their keys. Where there are too few
+rows to feed every thread, or where rows share keys, the keys are cut into spans, and each row's spans are merged
+afterwards. It knows plans and numbers, no tensors.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Planner:
         self.tasks.append([_Piece(sequence.slots.ctypes.data, begin, end, 0, visible, sweep=True)])
 
     def cover(self, rows: tuple[int, int], slots: int, begin: int, end: int, *, split: bool) -> None:
-        """Rows over keys `[begin, end)`: the rest of a span goes to the task that began it, the others are new tasks."""
+        """Rows over keys `[begin, end)`: the rest of a span goes to the task that began it, all else to new tasks."""
         while begin < end:
             within = begin % self.span
             stop = min(end, begin - within + self.span) if split or within else end
