@@ -62,7 +62,7 @@ def backend_for(pool: KVPool, name: str = "auto") -> Backend:
     if name == "native" and library is None:
         raise ConfigError(
             "attention 'native' needs the extension, which was not built; install a C compiler (gcc or clang), "
-            "then install mainstem again"
+            "then run: python -m mainstem.attention.native.build"
         )
     if name == "native" and not runs_natively(pool):
         raise ConfigError("attention 'native' is for CPUs, and head sizes that are multiples of 8 up to 256")

@@ -1,7 +1,7 @@
 """Attention in native code, for CPUs: an optional extension, built when a C compiler is there at installation.
 
 `segments.c` holds the arithmetic and says what it guarantees; `tasks` cuts a step's plan into work for threads;
-`library` loads the extension; `attention` calls it layer by layer.
+`build` compiles the extension and `library` loads it; `attention` calls it layer by layer.
 """
 
 from mainstem.attention.native.attention import NativeStepAttention

@@ -1,7 +1,6 @@
 """Loads the native extension, and says why there is none.
 
-The extension is a plain shared library without Python's headers, so that any C compiler can build it for any Python; it
-is called through ctypes. It knows nothing of plans.
+It is called through ctypes, so that it needs no Python headers and serves any Python. It knows nothing of plans.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import torch  # noqa: F401 - loads the OpenMP runtime that the extension shares with it
 
-LIBRARY = Path(__file__).with_name("segments.so")
+from mainstem.attention.native.build import LIBRARY
 
 
 class Work(ctypes.Structure):

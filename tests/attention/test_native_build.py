@@ -1,0 +1,89 @@
+"""Tests of building the native extension: with any compiler, with none, and under the address sanitizer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mainstem.attention.native import NativeLibrary
+from mainstem.attention.native import build as build_module
+from mainstem.attention.native.build import build
+
+# The library is named by assignment, as in the tests of a missing one.
+RUN_TESTS_WITH = """
+import sys, pathlib, pytest
+from mainstem.attention.native import library
+library.LIBRARY = pathlib.Path(sys.argv[1])
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "tests/attention/test_native.py"]))
+"""
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_builds_without_a_warning(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setenv("CFLAGS", "-Werror")
+    assert build(tmp_path / "segments.so") is None
+    assert NativeLibrary(tmp_path / "segments.so").instruction_sets
+
+
+def test_without_a_compiler_the_old_library_goes_and_the_reason_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(build_module.shutil, "which", lambda _: None)
+    library = tmp_path / "segments.so"
+    library.write_text("of another machine")
+    reason = build(library)
+    assert reason is not None
+    assert "no C compiler" in reason
+    assert not library.exists()
+
+
+@pytest.mark.parametrize(("compiler", "reason"), [("false", "failed"), ("no-such-compiler", "No such file")])
+def test_a_compiler_that_fails_is_named(
+    compiler: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    assert reason in (build(tmp_path / "segments.so") or "")
+
+
+def test_no_access_outside_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sanitizer = _sanitizer()
+    if sanitizer is None:
+        pytest.skip("gcc's address sanitizer is not installed")
+    monkeypatch.setenv("CC", "gcc")
+    monkeypatch.setenv("CFLAGS", "-O1 -g -fsanitize=address")
+    library = tmp_path / "segments.so"
+    assert build(library) is None
+    environment = os.environ | {
+        "LD_PRELOAD": sanitizer,
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
+        "PYTHONMALLOC": "malloc",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_TESTS_WITH, str(library)],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert "passed" in done.stdout
+
+
+def _sanitizer() -> str | None:
+    """Where gcc's address sanitizer is."""
+    if shutil.which("gcc") is None:
+        return None
+    found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    path = Path(found.stdout.strip())
+    return str(path.resolve()) if path.is_absolute() else None
