@@ -49,11 +49,11 @@ docs: $(STAMP)  ## write docs/settings.md from the settings
 	@$(BIN)/python -m mainstem.cli.settings_page > docs/settings.md
 
 clean:  ## remove the environment and every cache
-	rm -rf $(VENV) src/mainstem/attention/native/segments.so dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) src/mainstem/native/native.so dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment is made once, and brought up to date when pyproject.toml, the native source or TORCH changes.
-NATIVE := hatch_build.py $(wildcard src/mainstem/attention/native/*.[ch])
+NATIVE := hatch_build.py $(wildcard src/mainstem/native/*.[ch])
 $(STAMP): pyproject.toml $(NATIVE) $(VENV)/torch
 	@echo "Installing mainstem into $(VENV)"
 	@$(PIP) install --quiet --editable '.[serve,dev]'

@@ -1,4 +1,4 @@
-"""Builds the native attention extension when mainstem is installed; without a C compiler it is left out."""
+"""Builds the native extension when mainstem is installed; without a C compiler it is left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import platform_tags
 
-NATIVE = Path("src/mainstem/attention/native")
+NATIVE = Path("src/mainstem/native")
 
 
 class NativeExtension(BuildHookInterface):  # type: ignore[misc]
@@ -19,8 +19,8 @@ class NativeExtension(BuildHookInterface):  # type: ignore[misc]
         """Build the extension and add it to the wheel."""
         reason = runpy.run_path(str(Path(self.root) / NATIVE / "build.py"))["build"]()
         if reason is not None:
-            self.app.display_warning(f"mainstem: no native attention, PyTorch's is used instead: {reason}")
+            self.app.display_warning(f"mainstem: no native extension, PyTorch's operators are used instead: {reason}")
             return
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{next(platform_tags())}"
-        build_data["artifacts"].append(str(NATIVE / "segments.so"))
+        build_data["artifacts"].append(str(NATIVE / "native.so"))

@@ -64,7 +64,7 @@ class EngineConfig:
         "radix keeps computed tokens in a radix tree; none computes every prompt from scratch",
         choices=("radix", "none"),
     )
-    attention: str = setting(
+    kernels: str = setting(
         "auto",
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
         choices=("auto", "native", "torch"),

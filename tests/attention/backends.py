@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mainstem.attention import KVPool, StepAttention, StepPlan
 from mainstem.attention.kernels import flash_cpu, matmul
-from mainstem.attention.native import NativeStepAttention, native_library
+from mainstem.attention.native_attention import NativeStepAttention
 from mainstem.attention.torch_attention import TorchStepAttention
+from mainstem.native import native_library
 
 Maker = Callable[[StepPlan, Tensor, KVPool], StepAttention]
 

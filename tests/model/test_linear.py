@@ -1,50 +1,69 @@
-"""Tests of prepacked linear layers."""
+"""Tests of packed linear layers, by oneDNN and by each instruction set of the native extension."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from mainstem.model.linear import PrepackedLinear, can_prepack, prepack_linears
+from mainstem.model import linear
+from mainstem.model.linear import NativeProduct, OneDnnProduct, PackedLinear, Product, has_onednn, pack_linears
+from mainstem.native import native_library
 
-pytestmark = pytest.mark.skipif(
-    not can_prepack(torch.float32, torch.device("cpu")), reason="this build of PyTorch has no oneDNN"
-)
+LIBRARY = native_library()
+CPU = torch.device("cpu")
+Maker = Callable[[Sequence[nn.Linear]], Product]
+
+MAKERS = [
+    pytest.param(
+        OneDnnProduct,
+        id="onednn",
+        marks=pytest.mark.skipif(not has_onednn(), reason="this build of PyTorch has no oneDNN"),
+    ),
+    *(
+        pytest.param(partial(NativeProduct, library=library, instruction_set=index), id=f"native-{name}")
+        for library in ([LIBRARY] if LIBRARY else [])
+        for index, name in enumerate(library.instruction_sets)
+    ),
+]
 
 
 class Block(nn.Module):
-    """Children as in a decoder layer, some with biases."""
+    """Children as in a decoder layer, some with biases, with sizes that fill no whole panel."""
 
     def __init__(self) -> None:
         super().__init__()
         self.q_proj = nn.Linear(48, 64)
         self.k_proj = nn.Linear(48, 16, bias=False)
-        self.v_proj = nn.Linear(48, 16)
+        self.v_proj = nn.Linear(48, 11)
         self.o_proj = nn.Linear(64, 48, bias=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.q_proj(x), self.k_proj(x), self.v_proj(x)
 
 
-@pytest.fixture
-def pair() -> tuple[Block, Block]:
+@pytest.fixture(params=MAKERS)
+def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Block, Block]:
+    monkeypatch.setattr(linear, "_product_for", lambda *_: request.param)
     torch.manual_seed(0)
     plain, packed = Block(), Block()
     packed.load_state_dict(plain.state_dict())
-    assert prepack_linears(packed) == 4
+    assert pack_linears(packed, dtype=torch.float32, device=CPU) == 4
     return plain, packed
 
 
 @torch.inference_mode()
-def test_outputs_equal_plain_layers(pair: tuple[Block, Block]) -> None:
+@pytest.mark.parametrize("rows", [1, 3, 12, 13, 70])
+def test_outputs_equal_plain_layers(pair: tuple[Block, Block], rows: int) -> None:
     plain, packed = pair
-    for rows in (1, 3, 70):
-        x = torch.randn(1, rows, 48)
-        for expected, got in zip(plain(x), packed(x), strict=True):
-            torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
-        out = torch.randn(1, rows, 64)
-        torch.testing.assert_close(packed.o_proj(out), plain.o_proj(out), atol=1e-5, rtol=0)
+    x = torch.randn(1, rows, 48)
+    for expected, got in zip(plain(x), packed(x), strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+    out = torch.randn(1, rows, 64)
+    torch.testing.assert_close(packed.o_proj(out), plain.o_proj(out), atol=1e-5, rtol=0)
 
 
 @torch.inference_mode()
@@ -57,6 +76,13 @@ def test_every_input_gets_its_own_output_in_any_order_of_calls(pair: tuple[Block
 
 
 @torch.inference_mode()
+def test_an_input_that_is_not_contiguous(pair: tuple[Block, Block]) -> None:
+    plain, packed = pair
+    x = torch.randn(48, 5).t()
+    torch.testing.assert_close(packed.q_proj(x), plain.q_proj(x), atol=1e-5, rtol=0)
+
+
+@torch.inference_mode()
 def test_no_rows_give_no_rows(pair: tuple[Block, Block]) -> None:
     q, k, _ = pair[1](torch.empty(1, 0, 48))
     assert (q.shape, k.shape) == ((1, 0, 64), (1, 0, 16))
@@ -66,17 +92,32 @@ def test_no_rows_give_no_rows(pair: tuple[Block, Block]) -> None:
 def test_a_row_does_not_depend_on_the_others(pair: tuple[Block, Block]) -> None:
     x = torch.randn(1, 33, 48)
     together = pair[1].q_proj(x)
-    alone = torch.cat([pair[1].q_proj(x[:, row : row + 1]) for row in range(33)], dim=1)
-    assert torch.equal(together, alone)
+    for step in (1, 2, 5, 11, 12):
+        parts = torch.cat([pair[1].q_proj(x[:, row : row + step]) for row in range(0, 33, step)], dim=1)
+        assert torch.equal(together, parts)
 
 
 @torch.inference_mode()
 def test_nothing_is_kept_once_every_layer_was_called(pair: tuple[Block, Block]) -> None:
     pair[1](torch.randn(2, 48))
-    assert isinstance(pair[1].q_proj, PrepackedLinear)
+    assert isinstance(pair[1].q_proj, PackedLinear)
     assert pair[1].q_proj._product._input is None
 
 
-def test_other_types_are_left_alone() -> None:
-    assert not can_prepack(torch.bfloat16, torch.device("cpu"))
-    assert not can_prepack(torch.float32, torch.device("cuda"))
+def test_other_types_and_devices_are_left_alone() -> None:
+    assert pack_linears(Block(), dtype=torch.bfloat16, device=CPU) == 0
+    assert pack_linears(Block(), dtype=torch.float32, device=torch.device("cuda")) == 0
+
+
+def test_the_native_extension_is_taken_where_it_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    def product() -> type[Product]:
+        block = Block()
+        pack_linears(block, dtype=torch.float32, device=CPU)
+        assert isinstance(block.o_proj, PackedLinear)
+        return type(block.o_proj._product)
+
+    if LIBRARY is not None:
+        assert product() is NativeProduct
+    monkeypatch.setattr(linear, "native_library", lambda: None)
+    if has_onednn():
+        assert product() is OneDnnProduct

@@ -12,12 +12,12 @@ from typing import Protocol
 from torch import Tensor
 
 from mainstem.attention.kernels import kernel_for
-from mainstem.attention.native import NativeStepAttention, native_library
-from mainstem.attention.native.attention import runs_natively
+from mainstem.attention.native_attention import NativeStepAttention, runs_natively
 from mainstem.attention.plan import StepPlan
 from mainstem.attention.pool import KVPool
 from mainstem.attention.torch_attention import TorchStepAttention
 from mainstem.errors import ConfigError
+from mainstem.native import native_library
 
 
 class StepAttention(Protocol):
@@ -48,24 +48,24 @@ class Backend:
         return self._make(plan, slot_mapping, self._pool)
 
 
-def backend_for(pool: KVPool, name: str = "auto") -> Backend:
+def backend_for(pool: KVPool, kernels: str = "auto") -> Backend:
     """Choose how to attend over a pool.
 
     Args:
         pool: the KV memory.
-        name: "native" for the extension, "torch" for PyTorch's operators, "auto" for the extension where it can run.
+        kernels: "native" for the extension, "torch" for PyTorch's operators, "auto" for the extension where it can run.
 
     Raises:
         ConfigError: when the extension is asked for and cannot run.
     """
     library = native_library()
-    if name == "native" and library is None:
+    if kernels == "native" and library is None:
         raise ConfigError(
-            "attention 'native' needs the extension, which was not built; install a C compiler (gcc or clang), "
-            "then run: python -m mainstem.attention.native.build"
+            "kernels 'native' needs the extension, which was not built; install a C compiler (gcc or clang), "
+            "then run: python -m mainstem.native"
         )
-    if name == "native" and not runs_natively(pool):
-        raise ConfigError("attention 'native' is for CPUs, and head sizes that are multiples of 8 up to 256")
-    if name != "torch" and library is not None and runs_natively(pool):
+    if kernels == "native" and not runs_natively(pool):
+        raise ConfigError("kernels 'native' is for CPUs, and head sizes that are multiples of 8 up to 256")
+    if kernels != "torch" and library is not None and runs_natively(pool):
         return Backend("native", partial(NativeStepAttention, library=library), pool)
     return Backend("torch", partial(TorchStepAttention, kernel=kernel_for(pool.keys[0].device)), pool)

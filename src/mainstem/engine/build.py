@@ -40,7 +40,7 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     tokenizer = Tokenizer.load(files.folder)
     loaded = load_model(files.folder, dtype=_dtype(config.dtype, device), device=device)
     budget = plan_memory(config, loaded.shape, device)
-    runner = ModelRunner(loaded, budget.pool_tokens, device, attention=config.attention)
+    runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels)
     cache = CACHES[config.prefix_cache](budget.pool_tokens)
     scheduler = Scheduler(
         cache,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from mainstem.attention import KVPool, StepAttention, StepPlan, backend_for
-from mainstem.model.linear import can_prepack, prepack_linears
+from mainstem.model.linear import pack_linears
 from mainstem.model.loading import LoadedModel
 
 ATTENTION_NAME = "mainstem"
@@ -62,22 +62,21 @@ class ModelRunner:
     """A loaded model and its KV pool.
 
     Args:
-        loaded: the model, on its device, in its dtype; its linear layers are prepacked where that is possible.
+        loaded: the model, on its device, in its dtype; its linear layers are packed where that is possible.
         num_slots: size of the pool in tokens.
         device: where the model is.
-        attention: how to attend, see `backend_for`.
+        kernels: what computes attention and linear layers: "native", "torch", or "auto" for the best that can run.
 
     Raises:
-        ConfigError: when that kind of attention cannot run here.
+        ConfigError: when these kernels cannot run here.
     """
 
-    def __init__(self, loaded: LoadedModel, num_slots: int, device: torch.device, *, attention: str = "auto") -> None:
+    def __init__(self, loaded: LoadedModel, num_slots: int, device: torch.device, *, kernels: str = "auto") -> None:
         self.shape = loaded.shape
         self.device = device
         self._module = loaded.module
         self._module.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
-        if can_prepack(loaded.shape.dtype, device):
-            prepack_linears(self._module)
+        pack_linears(self._module, dtype=loaded.shape.dtype, device=device, kernels=kernels)
         self.pool = KVPool(
             num_layers=loaded.shape.num_layers,
             num_slots=num_slots,
@@ -86,7 +85,7 @@ class ModelRunner:
             dtype=loaded.shape.dtype,
             device=device,
         )
-        self.attention = backend_for(self.pool, attention)
+        self.attention = backend_for(self.pool, kernels)
 
     @torch.inference_mode()
     def execute(self, batch: StepBatch) -> Tensor:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mainstem.attention import KVPool, SequenceRows, backend_for, plan_step
-from mainstem.attention.native import library
 from mainstem.errors import ConfigError
+from mainstem.native import library
 from mainstem.pages import runs_of
 from tests.attention.backends import Maker, native_makers, needs_native
 from tests.attention.reference import dense_attention
@@ -207,7 +207,7 @@ def test_without_the_extension_pytorch_takes_over(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_file_that_is_no_library_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = library.LIBRARY.parent / "tasks.py"
+    path = library.LIBRARY.parent / "build.py"
     monkeypatch.setattr(library, "LIBRARY", path)
     library.native_library.cache_clear()
     try:

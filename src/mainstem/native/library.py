@@ -1,4 +1,4 @@
-"""Loads the native extension, and says why there is none.
+"""Loads the native extension.
 
 It is called through ctypes, so that it needs no Python headers and serves any Python. It knows nothing of plans.
 """
@@ -11,11 +11,13 @@ from pathlib import Path
 
 import torch  # noqa: F401 - loads the OpenMP runtime that the extension shares with it
 
-from mainstem.attention.native.build import LIBRARY
+from mainstem.native import build
+
+LIBRARY = build.LIBRARY
 
 
-class Work(ctypes.Structure):
-    """The `Work` of segments.c: one layer's attention."""
+class AttentionWork(ctypes.Structure):
+    """The `AttentionWork` of native.c: one layer's attention."""
 
     _fields_ = (
         ("q", ctypes.c_void_p),
@@ -47,14 +49,35 @@ class Work(ctypes.Structure):
     )
 
 
+class LinearWork(ctypes.Structure):
+    """The `LinearWork` of native.c: one linear layer."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("inputs", ctypes.c_int64),
+        ("outputs", ctypes.c_int64),
+        ("dtype", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("instruction_set", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+        ("next_panel", ctypes.c_int64),
+    )
+
+
 class NativeLibrary:
     """The loaded extension.
 
     Attributes:
-        instruction_sets: those of this processor, from the slowest to the fastest; a `Work` names one by its index.
+        instruction_sets: those of this processor, from the slowest to the fastest; work names one by its index.
         block: keys whose scores are computed together; a piece of work begins at a multiple of this.
         span: keys of one partial result, a multiple of `block`.
         rows: rows that are computed together.
+        panel: outputs of a linear layer whose weights lie together.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,14 +87,22 @@ class NativeLibrary:
         library.mainstem_state_floats.argtypes = [ctypes.c_int64] * 2
         library.mainstem_workspace_floats.restype = ctypes.c_int64
         library.mainstem_workspace_floats.argtypes = [ctypes.c_int64] * 3
-        library.mainstem_attend.argtypes = [ctypes.POINTER(Work)]
+        library.mainstem_attend.argtypes = [ctypes.POINTER(AttentionWork)]
         library.mainstem_attend.restype = None
+        library.mainstem_linear.argtypes = [ctypes.POINTER(LinearWork)]
+        library.mainstem_linear.restype = None
         names = [library.mainstem_instruction_set(index) for index in range(3)]
         self.instruction_sets = tuple(name.decode() for name in names if name is not None)
         self.block: int = library.mainstem_block()
         self.span: int = library.mainstem_span()
         self.rows: int = library.mainstem_rows()
+        self.panel: int = library.mainstem_panel()
         self._library = library
+
+    @property
+    def fastest(self) -> int:
+        """Index of the fastest instruction set."""
+        return len(self.instruction_sets) - 1
 
     def state_floats(self, head_dim: int, group: int) -> int:
         """Floats that keep the partial result of one row and KV head, whose queries are `group` heads."""
@@ -81,9 +112,13 @@ class NativeLibrary:
         """Floats that a thread needs for pieces of at most `rows` rows."""
         return int(self._library.mainstem_workspace_floats(head_dim, group, rows))
 
-    def attend(self, work: Work) -> None:
+    def attend(self, work: AttentionWork) -> None:
         """Compute one layer's attention; every address in `work` must be valid."""
         self._library.mainstem_attend(ctypes.byref(work))
+
+    def linear(self, work: LinearWork) -> None:
+        """Compute a linear layer; every address in `work` must be valid."""
+        self._library.mainstem_linear(ctypes.byref(work))
 
 
 @cache

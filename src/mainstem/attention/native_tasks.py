@@ -30,7 +30,7 @@ PIECE = np.dtype(
     ],
     align=True,
 )
-"""The `Piece` of segments.c."""
+"""The `Piece` of native.c."""
 
 # A block of keys is prepared once for this many queries (rows times query heads of a KV head) at most.
 MAX_QUERIES = 192

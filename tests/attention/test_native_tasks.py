@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.attention import SequenceRows, StepPlan, plan_step
-from mainstem.attention.native.tasks import Tasks, plan_tasks
+from mainstem.attention.native_tasks import Tasks, plan_tasks
 from mainstem.pages import Run
 
 BLOCK, SPAN = 4, 16

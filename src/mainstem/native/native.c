@@ -1,19 +1,23 @@
-/* Attention of query rows over keys and values that lie in the slots of a KV pool.
+/* The parts of a step for which PyTorch's operators leave a CPU idle: attention over the slots of a KV pool, and linear
+ * layers for any number of rows.
  *
- * A plan (made in Python, see plan.py beside this file) gives tasks; a task is a list of pieces that one thread runs in
+ * Attention. A plan (made by attention/native_tasks.py) gives tasks; a task is a list of pieces that one thread runs in
  * order; a piece is some query rows and the stretch of keys that they share. A row's keys are named by slot numbers, so
- * it makes no difference where the cache put them or how it split them.
+ * it makes no difference where the cache put them or how it split them. Keys are visited in blocks of BLOCK, counted
+ * from the sequence's first token, with the running maximum and sum of Milakov and Gimelshein (2018). Every SPAN keys
+ * this starts afresh, and the spans of a row are merged in their order, which lets several threads share one row. Within
+ * a block the score of a row and a key is one chain of fused multiply-adds over the head's dimensions, and each output
+ * dimension one chain over the keys.
  *
- * Arithmetic. Keys are visited in blocks of BLOCK, counted from the sequence's first token, with the running maximum and
- * sum of Milakov and Gimelshein (2018). Every SPAN keys this starts afresh, and the spans of a row are merged in their
- * order, which lets several threads share one row. Within a block the score of a row and a key is one chain of fused
- * multiply-adds over the head's dimensions, and each output dimension one chain over the keys. All of this depends on
- * the row and its keys only: not on the other rows of the piece, nor on which thread ran it. So the result for a token
- * is bit for bit the same alone and in a batch, in a prefill and in a decode step, shared or not.
+ * Linear layers. Weights lie in panels of PANEL outputs, (panels, inputs, PANEL), so that a product reads them once, from
+ * the first byte to the last. Each output is one chain of fused multiply-adds over the inputs that begins with the bias.
  *
- * The vector code is in segments_kernel.h, written with the vector extensions of GCC and Clang and compiled here once for
- * each instruction set; the caller picks one that the processor has. Threads come from the OpenMP runtime that PyTorch
- * has already loaded, so that the two never compete; without one, everything runs on the calling thread.
+ * So every result depends on its own row only: not on the other rows, nor on which thread ran it. A token's numbers are
+ * bit for bit the same alone and in a batch, in a prefill and in a decode step, shared or not.
+ *
+ * The vector code is in the headers, written with the vector extensions of GCC and Clang and compiled here once for each
+ * instruction set; the caller picks one that the processor has. Threads come from the OpenMP runtime that PyTorch has
+ * already loaded, so that the two never compete; without one, everything runs on the calling thread.
  */
 #include <stdint.h>
 #include <string.h>
@@ -21,6 +25,8 @@
 #define BLOCK 64      /* keys whose scores are computed together */
 #define SPAN 512      /* keys of one partial result; a multiple of BLOCK */
 #define ROWS 6        /* rows whose scores are computed together */
+#define PANEL 32      /* outputs of a linear layer whose weights lie together */
+#define UNPACK_ROWS 24 /* for more rows than this, a panel of 16-bit weights is first made float32 */
 #define LOWEST -1e30f /* below every score; finite, so that two of them can be subtracted */
 #define LOG2_E 1.4426950408889634f
 
@@ -51,45 +57,68 @@ typedef struct {
     float scale;
     int32_t dtype, kv_heads, group, head_dim, num_tasks, num_merged, threads, instruction_set;
     int32_t next_task, next_merge; /* counters of the run */
-} Work;
+} AttentionWork;
 
 /* Rows of output and values are padded to whole vectors of any instruction set. */
 static int64_t padded(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
+typedef struct {
+    const float *x;      /* (rows, inputs), contiguous */
+    const void *weights; /* (panels, inputs, PANEL), numbers of kind `dtype` */
+    const float *bias;   /* (panels * PANEL) */
+    float *y;            /* (rows, outputs), contiguous */
+    float *workspace;    /* inputs * PANEL floats a thread, if dtype is not FLOAT32 */
+    int64_t rows, inputs, outputs;
+    int32_t dtype, threads, instruction_set, unused;
+    int64_t next_panel; /* counter of the run */
+} LinearWork;
+
 extern void GOMP_parallel(void (*run)(void *), void *data, unsigned threads, unsigned flags) __attribute__((weak));
 extern int omp_get_thread_num(void) __attribute__((weak));
 
-static void in_parallel(void (*run)(void *), Work *work) {
-    if (GOMP_parallel && omp_get_thread_num && work->threads > 1)
-        GOMP_parallel(run, work, (unsigned)work->threads, 0);
+static void in_parallel(void (*run)(void *), void *work, int threads) {
+    if (GOMP_parallel && omp_get_thread_num && threads > 1)
+        GOMP_parallel(run, work, (unsigned)threads, 0);
     else
         run(work);
 }
 
-static float *workspace_of_thread(const Work *work) {
-    int thread = work->threads > 1 && omp_get_thread_num ? omp_get_thread_num() : 0;
-    return work->workspace + work->workspace_stride * thread;
-}
+static int thread_number(int threads) { return threads > 1 && omp_get_thread_num ? omp_get_thread_num() : 0; }
 
 /* The portable form: 128-bit vectors, which NEON, SSE and most others have. */
 #define LANES 4
 #define COLUMNS 4
+#define LINEAR_ROWS 6
+#define LINEAR_COLUMNS 4
 #define TARGET
 #define NAME(x) x##_portable
-#include "segments_kernel.h"
+#include "vectors.h"
+#include "attention.h"
+#include "linear.h"
+#include "end.h"
 
 #if defined(__x86_64__)
 #define LANES 8
 #define COLUMNS 2
+#define LINEAR_ROWS 6
+#define LINEAR_COLUMNS 2
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define NAME(x) x##_avx2
-#include "segments_kernel.h"
+#include "vectors.h"
+#include "attention.h"
+#include "linear.h"
+#include "end.h"
 
 #define LANES 16
 #define COLUMNS 4
+#define LINEAR_ROWS 12
+#define LINEAR_COLUMNS 2
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
 #define NAME(x) x##_avx512
-#include "segments_kernel.h"
+#include "vectors.h"
+#include "attention.h"
+#include "linear.h"
+#include "end.h"
 #endif
 
 /* The name of instruction set number `index`, from the slowest to the fastest; NULL if the processor lacks it. */
@@ -117,14 +146,33 @@ int64_t mainstem_workspace_floats(int64_t head_dim, int64_t group, int64_t rows)
     return 2 * BLOCK * padded(head_dim) + rows * group * (3 * padded(head_dim) + 5) + 64;
 }
 
-/* Compute a step's attention in one layer. */
-void mainstem_attend(Work *work) {
-    work->next_task = work->next_merge = 0;
-    switch (work->instruction_set) {
+int mainstem_panel(void) { return PANEL; }
+
+/* The functions of an instruction set. */
+typedef struct {
+    void (*tasks)(void *), (*merges)(void *), (*panels)(void *);
+} Functions;
+
+static Functions functions_of(int instruction_set) {
+    switch (instruction_set) {
 #if defined(__x86_64__)
-    case 2: attend_avx512(work); break;
-    case 1: attend_avx2(work); break;
+    case 2: return (Functions){run_tasks_avx512, run_merges_avx512, run_panels_avx512};
+    case 1: return (Functions){run_tasks_avx2, run_merges_avx2, run_panels_avx2};
 #endif
-    default: attend_portable(work);
+    default: return (Functions){run_tasks_portable, run_merges_portable, run_panels_portable};
     }
+}
+
+/* Compute a step's attention in one layer. */
+void mainstem_attend(AttentionWork *work) {
+    const Functions run = functions_of(work->instruction_set);
+    work->next_task = work->next_merge = 0;
+    in_parallel(run.tasks, work, work->threads);
+    if (work->num_merged) in_parallel(run.merges, work, work->threads);
+}
+
+/* Compute a linear layer. */
+void mainstem_linear(LinearWork *work) {
+    work->next_panel = 0;
+    in_parallel(functions_of(work->instruction_set).panels, work, work->threads);
 }

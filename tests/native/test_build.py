@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.attention.native import NativeLibrary
-from mainstem.attention.native import build as build_module
-from mainstem.attention.native.build import build
+from mainstem.native import NativeLibrary
+from mainstem.native.build import build
 
 # The library is named by assignment, as in the tests of a missing one.
 RUN_TESTS_WITH = """
 import sys, pathlib, pytest
-from mainstem.attention.native import library
+from mainstem.native import library
 library.LIBRARY = pathlib.Path(sys.argv[1])
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "tests/attention/test_native.py"]))
+sys.exit(pytest.main(["-p", "no:cacheprovider", *sys.argv[2:]]))
 """
+
+TESTS = ("tests/attention/test_native_attention.py", "tests/model/test_linear.py")
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
@@ -29,16 +30,16 @@ def test_builds_without_a_warning(compiler: str, tmp_path: Path, monkeypatch: py
         pytest.skip(f"{compiler} is not installed")
     monkeypatch.setenv("CC", compiler)
     monkeypatch.setenv("CFLAGS", "-Werror")
-    assert build(tmp_path / "segments.so") is None
-    assert NativeLibrary(tmp_path / "segments.so").instruction_sets
+    assert build(tmp_path / "native.so") is None
+    assert NativeLibrary(tmp_path / "native.so").instruction_sets
 
 
 def test_without_a_compiler_the_old_library_goes_and_the_reason_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(build_module.shutil, "which", lambda _: None)
-    library = tmp_path / "segments.so"
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    library = tmp_path / "native.so"
     library.write_text("of another machine")
     reason = build(library)
     assert reason is not None
@@ -51,7 +52,7 @@ def test_a_compiler_that_fails_is_named(
     compiler: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", compiler)
-    assert reason in (build(tmp_path / "segments.so") or "")
+    assert reason in (build(tmp_path / "native.so") or "")
 
 
 def test_no_access_outside_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +61,7 @@ def test_no_access_outside_of_its_memory(tmp_path: Path, monkeypatch: pytest.Mon
         pytest.skip("gcc's address sanitizer is not installed")
     monkeypatch.setenv("CC", "gcc")
     monkeypatch.setenv("CFLAGS", "-O1 -g -fsanitize=address")
-    library = tmp_path / "segments.so"
+    library = tmp_path / "native.so"
     assert build(library) is None
     environment = os.environ | {
         "LD_PRELOAD": sanitizer,
@@ -68,7 +69,7 @@ def test_no_access_outside_of_its_memory(tmp_path: Path, monkeypatch: pytest.Mon
         "PYTHONMALLOC": "malloc",
     }
     done = subprocess.run(
-        [sys.executable, "-c", RUN_TESTS_WITH, str(library)],
+        [sys.executable, "-c", RUN_TESTS_WITH, str(library), *TESTS],
         env=environment,
         cwd=Path(__file__).parents[2],
         capture_output=True,

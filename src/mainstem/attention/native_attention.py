@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mainstem.attention.native.library import NativeLibrary, Work
-from mainstem.attention.native.tasks import plan_tasks
+from mainstem.attention.native_tasks import plan_tasks
 from mainstem.attention.plan import StepPlan
 from mainstem.attention.pool import KVPool
+from mainstem.native import AttentionWork, NativeLibrary
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 MAX_HEAD_DIM = 256
@@ -48,8 +48,8 @@ class NativeStepAttention:
         self._slot_mapping = slot_mapping
         self._pool = pool
         self._library = library
-        self._instruction_set = len(library.instruction_sets) - 1 if instruction_set is None else instruction_set
-        self._work: Work | None = None
+        self._instruction_set = library.fastest if instruction_set is None else instruction_set
+        self._work: AttentionWork | None = None
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See `StepAttention`."""
@@ -67,7 +67,7 @@ class NativeStepAttention:
         self._library.attend(work)
         return out.to(q.dtype)
 
-    def _prepare(self, heads: int) -> Work:
+    def _prepare(self, heads: int) -> AttentionWork:
         """What is the same in every layer of the step."""
         library = self._library
         kv_heads, _, head_dim = self._pool.keys[0].shape
@@ -86,7 +86,7 @@ class NativeStepAttention:
         states = torch.empty(tasks.num_states * kv_heads * library.state_floats(head_dim, group))
         workspace = torch.empty(threads * per_thread)
         self._alive = (tasks, states, workspace)
-        return Work(
+        return AttentionWork(
             pieces=tasks.pieces.ctypes.data,
             tasks=tasks.tasks.ctypes.data,
             limits=tasks.limits.ctypes.data,

@@ -1,112 +1,10 @@
-/* The vector code of segments.c for one instruction set, which the including file names by
- *   LANES    floats in a vector,
+/* Attention for one instruction set: see native.c for what is computed, vectors.h for LANES, TARGET and NAME, and
  *   COLUMNS  vectors of keys (or dimensions) that are computed together with ROWS rows: ROWS * COLUMNS sums stay in
- *            registers,
- *   TARGET   the function attribute that allows the instructions,
- *   NAME(x)  the name of x for this instruction set.
+ *            registers.
  */
 
-/* Vectors in memory are aligned like their elements, for slots begin anywhere. */
-typedef float NAME(Floats) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t NAME(Ints) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t NAME(Words) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint16_t NAME(Halves) __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-#define Floats NAME(Floats)
-#define Ints NAME(Ints)
-#define Words NAME(Words)
-#define Halves NAME(Halves)
-#define INLINE TARGET static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-#define AT(p) (*(Floats *)(p))
-#define READ(p) (*(const Floats *)(p))
-
-/* Vectors are passed by address: their calling convention would depend on the instruction set. */
-
-/* 2 to the power of x, for x <= 0, to 2e-7; exactly 0 below -126; NaN stays NaN. */
-INLINE void NAME(exp2)(Floats *values) {
-    const Floats x = *values;
-    const Floats shifted = x + 12582912.0f; /* 1.5 * 2^23: rounds to an integer, kept in the low bits */
-    const Floats f = x - (shifted - 12582912.0f);
-    Floats p = f * 1.326472720e-3f + 9.671512640e-3f; /* minimax on [-1/2, 1/2] with p(0) = 1 */
-    p = p * f + 5.550733743e-2f;
-    p = p * f + 2.402224209e-1f;
-    p = p * f + 6.931469776e-1f;
-    p = p * f + 1.0f;
-    p = p * (Floats)((Words)((Words)shifted << 23) + (127u << 23));
-    *values = (Floats)((Ints)p & ~(Ints)(x < -126.0f));
-}
-
-INLINE float NAME(largest)(const Floats *values) {
-    float lane[LANES];
-    memcpy(lane, values, sizeof lane);
-    UNROLL for (int width = LANES / 2; width; width /= 2)
-        UNROLL for (int i = 0; i < width; i++) lane[i] = lane[i] > lane[i + width] ? lane[i] : lane[i + width];
-    return lane[0];
-}
-
-INLINE float NAME(total)(const Floats *values) {
-    float lane[LANES];
-    memcpy(lane, values, sizeof lane);
-    UNROLL for (int width = LANES / 2; width; width /= 2)
-        UNROLL for (int i = 0; i < width; i++) lane[i] += lane[i + width];
-    return lane[0];
-}
-
-/* Read the `count` numbers at `index` as floats, the rest zero. */
-INLINE void NAME(load)(Floats *to, const void *numbers, int64_t index, int count, const int dtype) {
-    if (dtype == FLOAT32) {
-        const float *from = (const float *)numbers + index;
-        if (count >= LANES) {
-            *to = READ(from);
-        } else {
-            *to = (Floats){0};
-            memcpy(to, from, 4 * (size_t)count);
-        }
-        return;
-    }
-    const uint16_t *from = (const uint16_t *)numbers + index;
-    Halves half = {0};
-    if (count >= LANES)
-        half = *(const Halves *)from;
-    else
-        memcpy(&half, from, 2 * (size_t)count);
-    const Words word = __builtin_convertvector(half, Words);
-    if (dtype == BFLOAT16) {
-        *to = (Floats)(word << 16);
-        return;
-    }
-    /* float16: move exponent and mantissa into place, then correct the exponent's bias by a product, which also
-     * normalises subnormals; infinities and NaN get the largest exponent, the sign comes last. */
-    const Floats magnitude = (Floats)((word & 0x7fffu) << 13) * 5.192296858534828e33f; /* 2^112 */
-    const Words endless = (Words)((word & 0x7c00u) == 0x7c00u) & 0x7f800000u;
-    *to = (Floats)((Words)magnitude | endless | (word & 0x8000u) << 16);
-}
-
-/* One stage of a transposition by exchange: after the stages 1, 2, 4, ... row i holds what was column i. */
-#define FROM_UPPER(i, s) ((i) & (s) ? (i) - (s) + LANES : (i))
-#define FROM_LOWER(i, s) ((i) & (s) ? (i) + LANES : (i) + (s))
-#define EACH_4(f, i, s) f(i, s), f(i + 1, s), f(i + 2, s), f(i + 3, s)
-#if LANES == 16
-#define EACH(f, s) EACH_4(f, 0, s), EACH_4(f, 4, s), EACH_4(f, 8, s), EACH_4(f, 12, s)
-#elif LANES == 8
-#define EACH(f, s) EACH_4(f, 0, s), EACH_4(f, 4, s)
-#else
-#define EACH(f, s) EACH_4(f, 0, s)
-#endif
-#if defined(__clang__) || __GNUC__ >= 12
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (Ints){__VA_ARGS__})
-#endif
-#define EXCHANGE(s)                                               \
-    UNROLL for (int i = 0; i < LANES; i++) if (!(i & (s))) {      \
-        const Floats upper = row[i], lower = row[i + (s)];        \
-        row[i] = SHUFFLE(upper, lower, EACH(FROM_UPPER, s));      \
-        row[i + (s)] = SHUFFLE(upper, lower, EACH(FROM_LOWER, s)); \
-    }
-
 /* Copy a block of `count` keys to k_t, (head_dim, BLOCK), and of values to v, (BLOCK, padded head_dim), as floats. */
-INLINE void NAME(gather)(const Work *work, int head, const int32_t *slots, int count, float *k_t, float *v,
+INLINE void NAME(gather)(const AttentionWork *work, int head, const int32_t *slots, int count, float *k_t, float *v,
                          const int dtype) {
     const int dim = work->head_dim, width = (int)padded(dim);
     const int64_t base = head * work->kv_head_stride;
@@ -132,7 +30,7 @@ INLINE void NAME(gather)(const Work *work, int head, const int32_t *slots, int c
             NAME(load)(&AT(v + key * width + d), work->values, base + (int64_t)slots[key] * dim + d, dim - d, dtype);
 }
 
-TARGET static void NAME(gather_block)(const Work *work, int head, const int32_t *slots, int count, float *k_t,
+TARGET static void NAME(gather_block)(const AttentionWork *work, int head, const int32_t *slots, int count, float *k_t,
                                       float *v) {
     switch (work->dtype) {
     case FLOAT16: NAME(gather)(work, head, slots, count, k_t, v, FLOAT16); break;
@@ -245,18 +143,18 @@ TARGET static __attribute__((noinline)) void NAME(merge)(float *into, float *int
     for (int d = 0; d < width; d += LANES) AT(into + d) = AT(into + d) * weight[0] + READ(o + d) * weight[1];
 }
 
-INLINE void NAME(write_output)(const Work *work, int row, int query_head, const float *o, float sum) {
+INLINE void NAME(write_output)(const AttentionWork *work, int row, int query_head, const float *o, float sum) {
     const int dim = work->head_dim;
     float *out = work->out + ((int64_t)row * work->kv_heads * work->group + query_head) * dim;
     for (int d = 0; d < dim; d++) out[d] = o[d] / sum;
 }
 
 /* Where the state of a row in the span of `key` is kept. */
-INLINE float *NAME(state)(const Work *work, int row, int head, int key, int state_floats) {
+INLINE float *NAME(state)(const AttentionWork *work, int row, int head, int key, int state_floats) {
     return work->states + ((work->states_at[row] + key / SPAN) * work->kv_heads + head) * state_floats;
 }
 
-TARGET static void NAME(run_piece)(const Work *work, const Piece *piece, int head, float *workspace) {
+TARGET static void NAME(run_piece)(const AttentionWork *work, const Piece *piece, int head, float *workspace) {
     const int dim = work->head_dim, width = (int)padded(dim), group = work->group;
     const int count = (piece->row_end - piece->row_begin) * group, state_floats = group * (width + 2);
     float *k_t = workspace, *v = k_t + BLOCK * width, *q = v + BLOCK * width;
@@ -317,7 +215,7 @@ TARGET static void NAME(run_piece)(const Work *work, const Piece *piece, int hea
 }
 
 /* Merge a row's states, one for each span, in their order. */
-TARGET static void NAME(merge_states)(const Work *work, int row, int head, float *all) {
+TARGET static void NAME(merge_states)(const AttentionWork *work, int row, int head, float *all) {
     const int width = (int)padded(work->head_dim), state_floats = work->group * (width + 2);
     for (int g = 0; g < work->group; g++) {
         float top = LOWEST, sum = 0;
@@ -331,8 +229,8 @@ TARGET static void NAME(merge_states)(const Work *work, int row, int head, float
 }
 
 TARGET static void NAME(run_tasks)(void *argument) {
-    Work *work = argument;
-    float *workspace = workspace_of_thread(work);
+    AttentionWork *work = argument;
+    float *workspace = work->workspace + work->workspace_stride * thread_number(work->threads);
     for (;;) {
         const int i = __atomic_fetch_add(&work->next_task, 1, __ATOMIC_RELAXED);
         if (i >= work->num_tasks * work->kv_heads) break;
@@ -343,37 +241,11 @@ TARGET static void NAME(run_tasks)(void *argument) {
 }
 
 TARGET static void NAME(run_merges)(void *argument) {
-    Work *work = argument;
-    float *workspace = workspace_of_thread(work);
+    AttentionWork *work = argument;
+    float *workspace = work->workspace + work->workspace_stride * thread_number(work->threads);
     for (;;) {
         const int i = __atomic_fetch_add(&work->next_merge, 1, __ATOMIC_RELAXED);
         if (i >= work->num_merged * work->kv_heads) break;
         NAME(merge_states)(work, work->merged_rows[i / work->kv_heads], i % work->kv_heads, workspace);
     }
 }
-
-static void NAME(attend)(Work *work) {
-    in_parallel(NAME(run_tasks), work);
-    if (work->num_merged) in_parallel(NAME(run_merges), work);
-}
-
-#undef LANES
-#undef COLUMNS
-#undef TARGET
-#undef NAME
-#undef Floats
-#undef Ints
-#undef Words
-#undef Halves
-#undef INLINE
-#undef UNROLL
-#undef AT
-#undef READ
-#undef FROM_UPPER
-#undef FROM_LOWER
-#undef EACH_4
-#undef EACH
-#undef SHUFFLE
-#undef EXCHANGE
-#undef VALUES_INTO_OUTPUT
-#undef REST

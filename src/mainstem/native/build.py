@@ -1,4 +1,4 @@
-"""Builds the native extension: at installation, or later with `python -m mainstem.attention.native.build`.
+"""Builds the native extension: at installation, or later with `python -m mainstem.native`.
 
 The extension is a plain shared library without Python's headers, so this is one call of a C compiler. CC names another
 compiler, CFLAGS adds flags. It imports nothing of mainstem, for it runs before mainstem is installed.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("segments.c")
+SOURCE = Path(__file__).with_name("native.c")
 LIBRARY = SOURCE.with_suffix(".so")
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wextra", "-fPIC", "-shared")
 COMPILERS = ("cc", "gcc", "clang")
@@ -43,9 +43,3 @@ def build(library: Path = LIBRARY) -> str | None:
         return f"'{shlex.join(command)}' failed: {done.stderr.strip()[:2000]}"
     sys.stderr.write(done.stderr)
     return None
-
-
-if __name__ == "__main__":
-    reason = build()
-    if reason is not None:
-        sys.exit(f"The native extension could not be built: {reason}")

@@ -1,0 +1,24 @@
+/* Forgets what vectors.h, attention.h and linear.h defined for one instruction set. */
+#undef LANES
+#undef COLUMNS
+#undef LINEAR_ROWS
+#undef LINEAR_COLUMNS
+#undef TARGET
+#undef NAME
+#undef Floats
+#undef Ints
+#undef Words
+#undef Halves
+#undef INLINE
+#undef UNROLL
+#undef AT
+#undef READ
+#undef FROM_UPPER
+#undef FROM_LOWER
+#undef EACH_4
+#undef EACH
+#undef SHUFFLE
+#undef EXCHANGE
+#undef VALUES_INTO_OUTPUT
+#undef REST
+#undef TILE
