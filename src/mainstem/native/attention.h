@@ -3,18 +3,39 @@
  *            registers.
  */
 
-/* Copy a block of `count` keys to k_t, (head_dim, BLOCK), and of values to v, (BLOCK, padded head_dim), as floats. */
-INLINE void NAME(gather)(const AttentionWork *work, int head, const int32_t *slots, int count, float *k_t, float *v,
-                         const int dtype) {
-    const int dim = work->head_dim, width = (int)padded(dim);
-    const int64_t base = head * work->kv_head_stride;
-    for (int key = 0; key < count; key += LANES)
-        for (int d = 0; d < dim; d += LANES) {
-            Floats row[LANES];
-            UNROLL for (int i = 0; i < LANES; i++) {
-                const int64_t slot = slots[key + i < count ? key + i : key];
-                NAME(load)(&row[i], work->keys, base + slot * dim + d, dim - d, dtype);
+/* Copy the keys and values of a block to k and v, (BLOCK, padded head_dim), as floats. The slots after the block's
+ * are known as well, `ahead` of them, and asked for in time: only we know where the next keys lie. */
+INLINE void NAME(copy_block)(const AttentionWork *work, int head, const int32_t *slots, int count, int ahead, float *k,
+                             float *v, const int dtype) {
+    const int dim = work->head_dim, width = (int)padded(dim), whole = dim / LANES * LANES;
+    const int64_t base = head * work->kv_head_stride, size = dtype == FLOAT32 ? 4 : 2;
+    for (int key = 0; key < count; key++) {
+        if (key + PREFETCH < count + ahead) {
+            const int64_t next = (base + (int64_t)slots[key + PREFETCH] * dim) * size;
+            for (int64_t at = next; at < next + dim * size; at += CACHE_LINE) {
+                __builtin_prefetch((const char *)work->keys + at);
+                __builtin_prefetch((const char *)work->values + at);
             }
+        }
+        const int64_t from = base + (int64_t)slots[key] * dim;
+        const int to = key * width;
+        for (int d = 0; d < whole; d += LANES) {
+            NAME(load)(&AT(k + to + d), work->keys, from + d, dtype);
+            NAME(load)(&AT(v + to + d), work->values, from + d, dtype);
+        }
+        if (whole < dim) {
+            NAME(load_some)(&AT(k + to + whole), work->keys, from + whole, dim - whole, dtype);
+            NAME(load_some)(&AT(v + to + whole), work->values, from + whole, dim - whole, dtype);
+        }
+    }
+}
+
+/* k, (BLOCK, width), to k_t, (width, BLOCK). */
+INLINE void NAME(transpose)(const float *k, float *k_t, int count, int width) {
+    for (int key = 0; key < count; key += LANES)
+        for (int d = 0; d < width; d += LANES) {
+            Floats row[LANES];
+            UNROLL for (int i = 0; i < LANES; i++) row[i] = READ(k + (key + i) * width + d);
             EXCHANGE(1)
             EXCHANGE(2)
 #if LANES > 4
@@ -25,18 +46,17 @@ INLINE void NAME(gather)(const AttentionWork *work, int head, const int32_t *slo
 #endif
             UNROLL for (int i = 0; i < LANES; i++) AT(k_t + (d + i) * BLOCK + key) = row[i];
         }
-    for (int key = 0; key < count; key++)
-        for (int d = 0; d < dim; d += LANES)
-            NAME(load)(&AT(v + key * width + d), work->values, base + (int64_t)slots[key] * dim + d, dim - d, dtype);
 }
 
-TARGET static void NAME(gather_block)(const AttentionWork *work, int head, const int32_t *slots, int count, float *k_t,
-                                      float *v) {
+/* The keys of a block to k_t, (padded head_dim, BLOCK), its values to v, (BLOCK, padded head_dim), as floats. */
+TARGET static void NAME(gather_block)(const AttentionWork *work, int head, const int32_t *slots, int count, int ahead,
+                                      float *k, float *k_t, float *v) {
     switch (work->dtype) {
-    case FLOAT16: NAME(gather)(work, head, slots, count, k_t, v, FLOAT16); break;
-    case BFLOAT16: NAME(gather)(work, head, slots, count, k_t, v, BFLOAT16); break;
-    default: NAME(gather)(work, head, slots, count, k_t, v, FLOAT32);
+    case FLOAT16: NAME(copy_block)(work, head, slots, count, ahead, k, v, FLOAT16); break;
+    case BFLOAT16: NAME(copy_block)(work, head, slots, count, ahead, k, v, BFLOAT16); break;
+    default: NAME(copy_block)(work, head, slots, count, ahead, k, v, FLOAT32);
     }
+    NAME(transpose)(k, k_t, count, (int)padded(work->head_dim));
 }
 
 /* The rows of a piece while a thread works on them: `count` of them, one for each token and query head. */
@@ -157,7 +177,7 @@ INLINE float *NAME(state)(const AttentionWork *work, int row, int head, int key,
 TARGET static void NAME(run_piece)(const AttentionWork *work, const Piece *piece, int head, float *workspace) {
     const int dim = work->head_dim, width = (int)padded(dim), group = work->group;
     const int count = (piece->row_end - piece->row_begin) * group, state_floats = group * (width + 2);
-    float *k_t = workspace, *v = k_t + BLOCK * width, *q = v + BLOCK * width;
+    float *k = workspace, *k_t = k + BLOCK * width, *v = k_t + BLOCK * width, *q = v + BLOCK * width;
     float *o = q + (int64_t)count * width, *all = o + (int64_t)count * width;
     float *top = all + (int64_t)count * width, *sum = top + count, *all_top = sum + count, *all_sum = all_top + count;
     int32_t *limit = (int32_t *)(all_sum + count);
@@ -192,7 +212,7 @@ TARGET static void NAME(run_piece)(const AttentionWork *work, const Piece *piece
         }
         for (int block = begin; block < end; block += BLOCK) {
             const int keys = end - block < BLOCK ? end - block : BLOCK;
-            NAME(gather_block)(work, head, piece->slots + block, keys, k_t, v);
+            NAME(gather_block)(work, head, piece->slots + block, keys, piece->key_end - block - keys, k, k_t, v);
             NAME(attend_block)(&rows, k_t, v, keys, block, dim, width);
         }
         for (int i = 0; i < count; i++) {

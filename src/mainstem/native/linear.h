@@ -11,7 +11,7 @@ INLINE void NAME(linear_rows)(const int n, const float *x, int64_t inputs, const
     for (int64_t k = 0; k < inputs; k++) {
         Floats w[LINEAR_COLUMNS];
         UNROLL for (int c = 0; c < LINEAR_COLUMNS; c++)
-            NAME(load)(&w[c], panel, offset + k * PANEL + c * LANES, LANES, dtype);
+            NAME(load)(&w[c], panel, offset + k * PANEL + c * LANES, dtype);
         UNROLL for (int r = 0; r < n; r++)
             UNROLL for (int c = 0; c < LINEAR_COLUMNS; c++) sum[r][c] = w[c] * x[r * inputs + k] + sum[r][c];
     }
@@ -60,9 +60,9 @@ TARGET static void NAME(linear_panel)(const LinearWork *work, int64_t panel, flo
     if (dtype != FLOAT32 && work->rows > UNPACK_ROWS) {
         for (int64_t i = 0; i < inputs * PANEL; i += LANES) {
             if (dtype == FLOAT16)
-                NAME(load)(&AT(workspace + i), weights, offset + i, LANES, FLOAT16);
+                NAME(load)(&AT(workspace + i), weights, offset + i, FLOAT16);
             else
-                NAME(load)(&AT(workspace + i), weights, offset + i, LANES, BFLOAT16);
+                NAME(load)(&AT(workspace + i), weights, offset + i, BFLOAT16);
         }
         weights = workspace, offset = 0, dtype = FLOAT32;
     }

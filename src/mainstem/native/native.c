@@ -27,6 +27,8 @@
 #define ROWS 6        /* rows whose scores are computed together */
 #define PANEL 32      /* outputs of a linear layer whose weights lie together */
 #define UNPACK_ROWS 24 /* for more rows than this, a panel of 16-bit weights is first made float32 */
+#define CACHE_LINE 64
+#define PREFETCH 8 /* how many keys ahead memory is asked for */
 #define LOWEST -1e30f /* below every score; finite, so that two of them can be subtracted */
 #define LOG2_E 1.4426950408889634f
 
@@ -143,7 +145,7 @@ int64_t mainstem_state_floats(int64_t head_dim, int64_t group) { return group * 
 
 /* Floats of workspace that a thread needs for pieces of at most `rows` rows. */
 int64_t mainstem_workspace_floats(int64_t head_dim, int64_t group, int64_t rows) {
-    return 2 * BLOCK * padded(head_dim) + rows * group * (3 * padded(head_dim) + 5) + 64;
+    return 3 * BLOCK * padded(head_dim) + rows * group * (3 * padded(head_dim) + 5) + 64;
 }
 
 int mainstem_panel(void) { return PANEL; }

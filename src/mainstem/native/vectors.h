@@ -50,25 +50,13 @@ INLINE float NAME(total)(const Floats *values) {
     return lane[0];
 }
 
-/* Read the `count` numbers at `index` as floats, the rest zero. */
-INLINE void NAME(load)(Floats *to, const void *numbers, int64_t index, int count, const int dtype) {
+/* LANES numbers of kind `dtype`, which is known when this is compiled, as floats. */
+INLINE void NAME(load)(Floats *to, const void *numbers, int64_t index, const int dtype) {
     if (dtype == FLOAT32) {
-        const float *from = (const float *)numbers + index;
-        if (count >= LANES) {
-            *to = READ(from);
-        } else {
-            *to = (Floats){0};
-            memcpy(to, from, 4 * (size_t)count);
-        }
+        *to = READ((const float *)numbers + index);
         return;
     }
-    const uint16_t *from = (const uint16_t *)numbers + index;
-    Halves half = {0};
-    if (count >= LANES)
-        half = *(const Halves *)from;
-    else
-        memcpy(&half, from, 2 * (size_t)count);
-    const Words word = __builtin_convertvector(half, Words);
+    const Words word = __builtin_convertvector(*(const Halves *)((const uint16_t *)numbers + index), Words);
     if (dtype == BFLOAT16) {
         *to = (Floats)(word << 16);
         return;
@@ -78,6 +66,22 @@ INLINE void NAME(load)(Floats *to, const void *numbers, int64_t index, int count
     const Floats magnitude = (Floats)((word & 0x7fffu) << 13) * 5.192296858534828e33f; /* 2^112 */
     const Words endless = (Words)((word & 0x7c00u) == 0x7c00u) & 0x7f800000u;
     *to = (Floats)((Words)magnitude | endless | (word & 0x8000u) << 16);
+}
+
+/* The same for fewer than LANES numbers; the other lanes are zero. */
+TARGET static __attribute__((noinline)) void NAME(load_some)(Floats *to, const void *numbers, int64_t index, int count,
+                                                             int dtype) {
+    float whole[LANES] = {0};
+    uint16_t half[LANES] = {0};
+    if (dtype == FLOAT32)
+        memcpy(whole, (const float *)numbers + index, sizeof(float) * (size_t)count);
+    else
+        memcpy(half, (const uint16_t *)numbers + index, sizeof(uint16_t) * (size_t)count);
+    switch (dtype) {
+    case FLOAT32: *to = READ(whole); break;
+    case FLOAT16: NAME(load)(to, half, 0, FLOAT16); break;
+    default: NAME(load)(to, half, 0, BFLOAT16);
+    }
 }
 
 /* One stage of a transposition by exchange: after the stages 1, 2, 4, ... row i holds what was column i. */
