@@ -8,7 +8,6 @@ afterwards. It knows plans and numbers, no tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil, gcd
 from typing import Any, NamedTuple
@@ -33,9 +32,9 @@ PIECE = np.dtype(
 """The `Piece` of native.c."""
 
 # A block of keys is prepared once for this many queries (rows times query heads of a KV head) at most.
-MAX_QUERIES = 192
-# Fewer queries than this in a piece would make the preparation the larger part of the work.
-MIN_QUERIES = 48
+MAX_QUERIES = 384
+# What preparing a block costs, in queries that it could be used for in that time.
+PREPARATION = 24
 # Tasks for each thread, so that none waits long for the last.
 TASKS_PER_THREAD = 4
 
@@ -121,14 +120,16 @@ def plan_tasks(plan: StepPlan, *, group: int, kv_heads: int, threads: int, block
     """
     planner = _Planner(span, max(1, MAX_QUERIES // group))
     enough = ceil(TASKS_PER_THREAD * threads / kv_heads)
+    multiple = rows // gcd(rows, group)
     tiles = [
-        (chunk, begin, end)
+        (chunk, begin, min(begin + size, chunk.row_end))
         for chunk in plan.chunks
-        for begin, end in _tiles(chunk, group=group, rows=rows, enough=enough, most=planner.max_rows)
+        for size in [_tile_rows(chunk.row_end - chunk.row_begin, group, kv_heads, threads, multiple)]
+        for begin in range(chunk.row_begin, chunk.row_end, size)
     ]
     sweeping = not plan.shared and len(tiles) + plan.num_singles >= enough
     for chunk, begin, end in tiles:
-        if len(tiles) >= enough or sweeping:
+        if sweeping or len(tiles) * kv_heads >= threads:
             planner.sweep(chunk, begin, end)
         else:
             visible = len(chunk.slots) - (chunk.row_end - end)
@@ -142,15 +143,16 @@ def plan_tasks(plan: StepPlan, *, group: int, kv_heads: int, threads: int, block
     return _pack(plan, planner)
 
 
-def _tiles(chunk: SequenceRows, *, group: int, rows: int, enough: int, most: int) -> Iterable[tuple[int, int]]:
-    """Cut a chunk's rows so that there is a task for every thread, in multiples of what is computed together."""
-    count = chunk.row_end - chunk.row_begin
-    fewest = max(1, MIN_QUERIES // group)
-    size = min(most, max(fewest, ceil(count / max(enough, ceil(count / most)))))
-    multiple = rows // gcd(rows, group)
-    size = min(ceil(size / multiple) * multiple, max(most // multiple * multiple, 1))
-    for begin in range(chunk.row_begin, chunk.row_end, size):
-        yield begin, min(begin + size, chunk.row_end)
+def _tile_rows(count: int, group: int, kv_heads: int, threads: int, multiple: int) -> int:
+    """Into tiles of how many rows a chunk is cut, so that the last thread is done soonest; in multiples of `multiple`."""
+    most = max(MAX_QUERIES // group // multiple, 1) * multiple
+    fewest = ceil(count / most)
+    sizes = (ceil(count / tiles / multiple) * multiple for tiles in range(fewest, fewest + 2 * threads))
+
+    def time(size: int) -> int:
+        return ceil(ceil(count / size) * kv_heads / threads) * (size * group + PREPARATION)
+
+    return min(sizes, key=time)
 
 
 def _cover_singles(plan: StepPlan, planner: _Planner, block: int, *, split: bool) -> None:

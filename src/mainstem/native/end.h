@@ -22,3 +22,7 @@
 #undef VALUES_INTO_OUTPUT
 #undef REST
 #undef TILE
+#undef PARTNER
+#undef FOLD_LARGEST
+#undef FOLD_SUM
+#undef FOLD

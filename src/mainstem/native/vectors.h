@@ -34,22 +34,6 @@ INLINE void NAME(exp2)(Floats *values) {
     *values = (Floats)((Ints)p & ~(Ints)(x < -126.0f));
 }
 
-INLINE float NAME(largest)(const Floats *values) {
-    float lane[LANES];
-    memcpy(lane, values, sizeof lane);
-    UNROLL for (int width = LANES / 2; width; width /= 2)
-        UNROLL for (int i = 0; i < width; i++) lane[i] = lane[i] > lane[i + width] ? lane[i] : lane[i + width];
-    return lane[0];
-}
-
-INLINE float NAME(total)(const Floats *values) {
-    float lane[LANES];
-    memcpy(lane, values, sizeof lane);
-    UNROLL for (int width = LANES / 2; width; width /= 2)
-        UNROLL for (int i = 0; i < width; i++) lane[i] += lane[i + width];
-    return lane[0];
-}
-
 /* LANES numbers of kind `dtype`, which is known when this is compiled, as floats. */
 INLINE void NAME(load)(Floats *to, const void *numbers, int64_t index, const int dtype) {
     if (dtype == FLOAT32) {
@@ -106,3 +90,32 @@ TARGET static __attribute__((noinline)) void NAME(load_some)(Floats *to, const v
         row[i] = SHUFFLE(upper, lower, EACH(FROM_UPPER, s));      \
         row[i + (s)] = SHUFFLE(upper, lower, EACH(FROM_LOWER, s)); \
     }
+
+/* The largest lane, and the sum of all: halves are folded onto each other until every lane has the result. */
+#define PARTNER(i, s) ((i) ^ (s))
+#define FOLD_LARGEST(s)                                         \
+    {                                                           \
+        const Floats other = SHUFFLE(x, x, EACH(PARTNER, s));   \
+        const Ints keep = x > other;                            \
+        x = (Floats)(((Ints)x & keep) | ((Ints)other & ~keep)); \
+    }
+#define FOLD_SUM(s) x += SHUFFLE(x, x, EACH(PARTNER, s));
+#if LANES == 16
+#define FOLD(fold) fold(8) fold(4) fold(2) fold(1)
+#elif LANES == 8
+#define FOLD(fold) fold(4) fold(2) fold(1)
+#else
+#define FOLD(fold) fold(2) fold(1)
+#endif
+
+INLINE float NAME(largest)(const Floats *values) {
+    Floats x = *values;
+    FOLD(FOLD_LARGEST)
+    return x[0];
+}
+
+INLINE float NAME(total)(const Floats *values) {
+    Floats x = *values;
+    FOLD(FOLD_SUM)
+    return x[0];
+}
