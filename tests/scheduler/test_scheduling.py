@@ -99,7 +99,7 @@ def test_other_namespaces_share_nothing() -> None:
 
 
 def test_without_reuse_every_prompt_is_computed() -> None:
-    driver = Driver(200, reuse=False)
+    driver = Driver(200, kind="none")
     driver.add("a", range(20), max_tokens=3)
     driver.run()
     again = driver.add("b", range(20), max_tokens=3)
