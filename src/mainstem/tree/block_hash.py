@@ -265,7 +265,7 @@ class BlockHashCache(PrefixCache):
 
     def _blocks_of(self, keys: Iterable[bytes]) -> BlockArray:
         """The leading blocks that are found."""
-        return np.array(list(self._find(keys)), np.int32)
+        return np.array(list(self._find(keys)), dtype=np.int32)
 
     def _find(self, keys: Iterable[bytes]) -> Iterator[int]:
         get = self._found.get
@@ -276,8 +276,9 @@ class BlockHashCache(PrefixCache):
             yield block
 
     def _slots_of(self, blocks: BlockArray) -> SlotArray:
-        size = self.page_size
-        return (blocks[:, None] * np.int32(size) + np.arange(size, dtype=np.int32)).reshape(-1)
+        """The slots of blocks, one after the other."""
+        slots: SlotArray = np.add.outer(blocks * self.page_size, np.arange(self.page_size, dtype=np.int32))
+        return slots.reshape(-1)
 
     def _handle(self, blocks: BlockArray) -> _Chain:
         return _Chain(self, blocks, self._lives[blocks])
