@@ -65,8 +65,9 @@ def plan_memory(config: EngineConfig, shape: ModelShape, device: torch.device) -
     tokens = pool // shape.kv_bytes_per_token
     tokens -= tokens % config.page_size
     if tokens < 2:
+        blocks = f" in blocks of {config.page_size}" if config.page_size > 1 else ""
         raise ConfigError(
-            f"the KV pool would hold {max(tokens, 0)} tokens at {shape.kv_bytes_per_token} bytes each; "
+            f"the KV pool would hold {max(tokens, 0)} tokens{blocks} at {shape.kv_bytes_per_token} bytes each; "
             "give it more memory with --kv-memory, or close other programs"
         )
     return MemoryBudget(
