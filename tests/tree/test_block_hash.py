@@ -223,8 +223,9 @@ def test_an_insert_without_room_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("slots", "complaint"),
     [
-        ([0, 1, 2, 4, 4, 5, 6, 7], "given twice"),
-        ([2, 3, 4, 5, 6, 7, 8, 9], "whole blocks"),
+        ([0, 1, 2, 3, 0, 1, 2, 3], "given twice"),
+        ([2, 3, 4, 5, 6, 7, 8, 9], "whole pages"),
+        ([0, 1, 2, 3, 7, 6, 5, 4], "whole pages"),
         ([0, 1, 2, 3, 12, 13, 14, 15], "is free"),
         ([0, 1, 2, 3, 40, 41, 42, 43], "outside the pool"),
         ([4, 5, 6, 7, 8, 9, 10, 11], "for other tokens"),

@@ -161,7 +161,8 @@ def test_namespaces_that_are_no_tuple_of_plain_values_are_refused(kind: type[Pre
 def test_the_tree_loads_without_torch() -> None:
     code = (
         "import sys; from mainstem import RadixCache, BlockHashCache, MatchResult, CacheStats, OutOfSlots; "
-        "RadixCache(8).insert([1]); BlockHashCache(16); assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+        "RadixCache(8).insert([1]); BlockHashCache(16).insert([1]); "
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from mainstem.config import BLOCK_SIZE
 from mainstem.errors import OutOfSlots
-from mainstem.pages import SlotArray, disjoint_runs, slots_of
+from mainstem.pages import SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
 from mainstem.tree.interface import (
     CacheStats,
     InsertResult,
@@ -227,26 +227,27 @@ class BlockHashCache(PrefixCache):
         before = self._handle(found)
         self.lock(before)
         last = int(found[-1] + 1) * self.page_size - 1 if len(found) else None
-        new = slots_of(self._allocate_runs(needed, last))[:: self.page_size] // self.page_size
+        new = slots_of(self._allocate_runs(needed, last))
         self.unlock(before)
-        return self._adopt(keys, np.concatenate([found, new]), len(found))
+        blocks = np.concatenate([found, new[:: self.page_size] // self.page_size])
+        return self._adopt(keys, blocks, len(found), np.concatenate([self._slots_of(found), new]))
 
     def _insert_held(self, keys: Sequence[bytes], slots: SlotArray) -> InsertResult:
         """Take over the blocks that the caller holds, after those at the beginning that are the cache's already."""
-        if not all(self.allocator.all_allocated(run) for run in disjoint_runs(slots)):
+        runs = runs_of(slots)
+        self._require_whole_pages(runs)
+        if not all(self.allocator.all_allocated(run) for run in merge_runs(runs)):
             raise ValueError("a slot to insert is free; take it from allocate first")
         blocks = (slots[:: self.page_size] // self.page_size).astype(np.int32)
-        if not np.array_equal(slots, self._slots_of(blocks)):
-            raise ValueError(f"slots must be whole blocks of {self.page_size} consecutive slots")
         owned = self._is_owned[blocks]
         num_owned = len(blocks) if owned.all() else int(owned.argmin())
         self._require_private(owned[num_owned:])
         if num_owned and self._key_of[blocks[num_owned - 1]] not in (None, keys[num_owned - 1]):
             raise ValueError("a slot belongs to the cache already, for other tokens; insert only what allocate gave")
-        return self._adopt(keys, blocks, num_owned)
+        return self._adopt(keys, blocks, num_owned, slots.astype(np.int32))
 
-    def _adopt(self, keys: Sequence[bytes], blocks: BlockArray, num_owned: int) -> InsertResult:
-        """Own the blocks after the first `num_owned`, each under its key, and mark all as used."""
+    def _adopt(self, keys: Sequence[bytes], blocks: BlockArray, num_owned: int, slots: SlotArray) -> InsertResult:
+        """Own the blocks after the first `num_owned`, each under its key, and mark all as used; `slots` are theirs."""
         new = blocks[num_owned:]
         for block, key in zip(new.tolist(), keys[num_owned:], strict=True):
             self._key_of[block] = key
@@ -258,8 +259,7 @@ class BlockHashCache(PrefixCache):
         self._inserted_tokens += added
         self._evictable -= self._unlocked_tokens(blocks[:num_owned])
         self._retire_unlocked(blocks)
-        length = len(blocks) * self.page_size
-        return InsertResult(length, num_owned * self.page_size, self._slots_of(blocks), self._handle(blocks))
+        return InsertResult(len(slots), num_owned * self.page_size, slots, self._handle(blocks))
 
     # -- blocks ---------------------------------------------------------------------------------------------------
 
