@@ -405,6 +405,10 @@ def count_evictable(cache: BlockHashCache) -> None:
     cache._evictable -= SIZE
 
 
+def count_keys(cache: BlockHashCache) -> None:
+    cache._num_keyed += 1
+
+
 def free_a_cached_block(cache: BlockHashCache) -> None:
     cache.allocator.free(np.arange(SIZE, dtype=np.int32))
 
@@ -460,6 +464,7 @@ def damage_the_allocator(cache: BlockHashCache) -> None:
     [
         count_cached,
         count_evictable,
+        count_keys,
         free_a_cached_block,
         disown_a_block,
         lose_a_key,

@@ -88,6 +88,7 @@ class BlockHashCache(PrefixCache):
         # By key: the block that is found, and others with the same key, the oldest first.
         self._found: dict[bytes, int] = {}
         self._duplicates: dict[bytes, list[int]] = {}
+        self._num_keyed = 0
         # Unlocked blocks with a key, the one to be reused next first; the values mean nothing.
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._queries = self._hits = self._query_tokens = self._hit_tokens = 0
@@ -162,7 +163,7 @@ class BlockHashCache(PrefixCache):
             evictable=self._evictable,
             protected=self.capacity - free - self._evictable,
             held=self.held,
-            num_nodes=len(self._found) + sum(map(len, self._duplicates.values())),
+            num_nodes=self._num_keyed,
             num_namespaces=0,
             queries=self._queries,
             hits=self._hits,
@@ -197,6 +198,7 @@ class BlockHashCache(PrefixCache):
         """Every block with a key is in the index once, under that key, and nothing else is."""
         listed = [(block, key) for key, block in self._found.items()]
         listed += [(block, key) for key, blocks in self._duplicates.items() for block in blocks]
+        assert len(keyed) == self._num_keyed, "blocks with a key are miscounted"
         assert len(listed) == len(keyed), "a block is found under two keys, or under none"
         assert dict(listed) == keyed, "a block is found under another key than its own"
         assert self._duplicates.keys() <= self._found.keys(), "duplicates of a block that is not there"
@@ -253,6 +255,7 @@ class BlockHashCache(PrefixCache):
             self._key_of[block] = key
             if self._found.setdefault(key, block) != block:
                 self._duplicates.setdefault(key, []).append(block)
+        self._num_keyed += len(new)
         self._is_owned[new] = True
         added = len(new) * self.page_size
         self._cached_tokens += added
@@ -329,6 +332,7 @@ class BlockHashCache(PrefixCache):
         if key is None:
             return
         self._key_of[block] = None
+        self._num_keyed -= 1
         duplicates = self._duplicates.get(key)
         if duplicates is None:
             del self._found[key]
