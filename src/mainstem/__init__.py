@@ -15,12 +15,21 @@ if TYPE_CHECKING:
     from mainstem.engine import LLM
     from mainstem.errors import OutOfSlots
     from mainstem.params import SamplingParams
-    from mainstem.tree import CacheStats, InsertResult, MatchResult, NoPrefixCache, PrefixCache, RadixCache
+    from mainstem.tree import (
+        BlockHashCache,
+        CacheStats,
+        InsertResult,
+        MatchResult,
+        NoPrefixCache,
+        PrefixCache,
+        RadixCache,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "BlockHashCache",
     "CacheStats",
     "InsertResult",
     "MatchResult",
@@ -34,6 +43,7 @@ __all__ = [
 
 _HOMES = {
     "LLM": "mainstem.engine",
+    "BlockHashCache": "mainstem.tree",
     "CacheStats": "mainstem.tree",
     "InsertResult": "mainstem.tree",
     "MatchResult": "mainstem.tree",

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mainstem.errors import ConfigError
+from mainstem.errors import ConfigError, ConflictingSettings
+
+# Tokens in a block of the block-hash prefix cache; vLLM's default.
+BLOCK_SIZE = 16
 
 # More tokens a step or requests at once than any machine has memory for.
 MAX_COUNT = 1_000_000
@@ -61,8 +64,12 @@ class EngineConfig:
     max_num_seqs: int = setting(64, "most requests running at the same time", metavar="COUNT")
     prefix_cache: str = setting(
         "radix",
-        "radix keeps computed tokens in a radix tree; none computes every prompt from scratch",
-        choices=("radix", "none"),
+        "radix keeps computed tokens in a radix tree; block-hash keeps full blocks under chained hashes, as vLLM does, "
+        "and is there to compare with; none computes every prompt from scratch",
+        choices=("radix", "block-hash", "none"),
+    )
+    block_size: int | None = setting(
+        None, f"tokens in a block of --prefix-cache block-hash, by default {BLOCK_SIZE}", metavar="TOKENS"
     )
     kernels: str = setting(
         "auto",
@@ -82,6 +89,17 @@ class EngineConfig:
             raise ConfigError(f"max_model_len must be at least 2, got {self.max_model_len}")
         if self.kv_memory is not None:
             parse_size(self.kv_memory)
+        if self.block_size is not None and not 1 <= self.block_size <= MAX_COUNT:
+            raise ConfigError(f"block_size must be between 1 and {MAX_COUNT}, got {self.block_size}")
+        if self.block_size is not None and self.prefix_cache != "block-hash":
+            raise ConflictingSettings(
+                f"block_size is for prefix_cache block-hash, but that is {self.prefix_cache}; change it or leave it out"
+            )
+
+    @property
+    def page_size(self) -> int:
+        """Slots that are handed out and matched together."""
+        return 1 if self.prefix_cache != "block-hash" else self.block_size or BLOCK_SIZE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@
     │   ├── DownloadError           the embedded model could not be fetched or is damaged
     │   └── UnsupportedModel        an architecture whose attention we do not compute
     ├── ConfigError                 a setting is wrong or does not fit this machine
+    │   └── ConflictingSettings     two settings, each right by itself, do not go together
     └── OutOfSlots                  the KV pool has no room, even after eviction
 
 It knows nothing of HTTP: the server maps these to status codes.
@@ -84,6 +85,10 @@ class UnsupportedModel(ModelLoadError):
 
 class ConfigError(MainstemError):
     """A setting has a wrong value, or one that does not fit this machine."""
+
+
+class ConflictingSettings(ConfigError):
+    """Two settings, each right by itself, do not go together; the message names both."""
 
 
 class OutOfSlots(MainstemError):

@@ -9,7 +9,7 @@ import pytest
 
 from mainstem.cli.options import add_options, options_of, read_settings
 from mainstem.config import EngineConfig, ServerConfig, setting
-from mainstem.errors import ConfigError
+from mainstem.errors import ConfigError, ConflictingSettings
 
 
 def parse(settings: type, *argv: str) -> argparse.Namespace:
@@ -93,6 +93,22 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_source(
 def test_a_value_outside_the_choices_is_refused_with_the_choices() -> None:
     with pytest.raises(ConfigError, match=r"^MAINSTEM_DTYPE: 'int4' is not one of auto, float32, bfloat16, float16$"):
         read_settings(EngineConfig, parse(EngineConfig), {"MAINSTEM_DTYPE": "int4"})
+
+
+def test_settings_that_go_together_are_taken_together() -> None:
+    arguments = parse(EngineConfig, "--prefix-cache", "block-hash", "--block-size", "32")
+    assert read_settings(EngineConfig, arguments, {}).page_size == 32
+
+
+def test_settings_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ConflictingSettings, match="block_size is for prefix_cache block-hash, but that is radix"):
+        read_settings(EngineConfig, parse(EngineConfig, "--block-size", "32"), {})
+
+
+def test_a_wrong_value_is_named_before_a_conflict() -> None:
+    arguments = parse(EngineConfig, "--block-size", "32", "--max-num-seqs", "0")
+    with pytest.raises(ConfigError, match=r"^--max-num-seqs: max_num_seqs must be"):
+        read_settings(EngineConfig, arguments, {})
 
 
 def test_a_wrong_switch_is_refused() -> None:

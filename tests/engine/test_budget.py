@@ -34,6 +34,24 @@ def test_a_pool_of_a_given_size_has_that_many_tokens() -> None:
     assert budget.limited_by == "--kv-memory"
 
 
+def test_a_pool_of_blocks_has_whole_ones() -> None:
+    config = EngineConfig(kv_memory="64MiB", prefix_cache="block-hash", block_size=100)
+    budget = plan_memory(config, SHAPE, CPU)
+    assert budget.pool_tokens == 1400
+    assert budget.pool_bytes == 1400 * 46_080
+
+
+def test_a_pool_without_room_for_a_block_is_refused() -> None:
+    config = EngineConfig(kv_memory="4MiB", prefix_cache="block-hash", block_size=100)
+    with pytest.raises(ConfigError, match="would hold 0 tokens in blocks of 100"):
+        plan_memory(config, SHAPE, CPU)
+
+
+def test_a_block_size_below_1_is_refused() -> None:
+    with pytest.raises(ConfigError, match="block_size must be between 1"):
+        EngineConfig(prefix_cache="block-hash", block_size=0)
+
+
 def test_on_a_cpu_the_pool_is_modest_by_default() -> None:
     assert plan_memory(EngineConfig(), SHAPE, CPU).pool_bytes <= CPU_POOL_BYTES
 

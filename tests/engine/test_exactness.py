@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,6 +83,64 @@ def test_preemption_changes_no_reply(tiny_model: Path) -> None:
     llm = tiny_llm(tiny_model, kv_memory=kv_memory_for(130))
     assert [g.token_ids for g in llm.generate(prompts, greedy(40))] == [g.token_ids for g in ample]
     assert llm.stats().preemptions > 0
+    assert_all_released(llm)
+
+
+ARMS: dict[str, dict[str, Any]] = {
+    "radix": {},
+    "block-hash": {"prefix_cache": "block-hash"},
+    "small blocks": {"prefix_cache": "block-hash", "block_size": 5},
+    "none": {"prefix_cache": "none"},
+}
+
+
+def three_conversations(llm: LLM) -> list[list[int]]:
+    """Every reply of three conversations over one root that take their turns together."""
+    histories = [[*ROOT, *random_tokens(30, seed=n).tolist()] for n in range(3)]
+    said: list[list[int]] = []
+    for turn in range(4):
+        replies = llm.generate(histories, greedy(9))
+        said += [reply.token_ids for reply in replies]
+        for n, reply in enumerate(replies):
+            histories[n] += [*reply.token_ids, *random_tokens(25, seed=10 * turn + n).tolist()]
+    return said
+
+
+@pytest.mark.parametrize("budget", [40, 512])
+def test_every_prefix_cache_says_the_same(tiny_model: Path, budget: int) -> None:
+    cached: dict[str, int] = {}
+    said: dict[str, list[list[int]]] = {}
+    for name, settings in ARMS.items():
+        llm = tiny_llm(tiny_model, max_num_batched_tokens=budget, **settings)
+        said[name] = three_conversations(llm)
+        cached[name] = llm.stats().cached_tokens
+        assert_all_released(llm)
+    assert said["radix"] == said["block-hash"] == said["small blocks"] == said["none"]
+    assert cached["radix"] > cached["small blocks"] > cached["block-hash"] > 9 * len(ROOT)
+    assert cached["none"] == 0
+
+
+def test_block_hashes_say_the_same_cold_and_warm(tiny_model: Path) -> None:
+    llm = tiny_llm(tiny_model, prefix_cache="block-hash")
+    prompts = [random_tokens(60 + n, seed=n).tolist() for n in range(20)]
+    cold = llm.generate(prompts, greedy(10))
+    warm = llm.generate(prompts, greedy(10))
+    assert [g.token_ids for g in warm] == [g.token_ids for g in cold]
+    assert [g.cached_tokens for g in warm] == [(len(prompt) - 1) // 16 * 16 for prompt in prompts]
+    assert all(g.cached_tokens == 0 for g in cold)
+
+
+def test_block_hashes_say_the_same_in_a_pool_that_is_too_small(tiny_model: Path) -> None:
+    prompts = [[*random_tokens(20).tolist(), *random_tokens(20, seed=n).tolist()] for n in range(6)]
+    ample = tiny_llm(tiny_model).generate(prompts, greedy(40))
+    llm = tiny_llm(tiny_model, prefix_cache="block-hash", kv_memory=kv_memory_for(200))
+    for _ in range(2):
+        assert [g.token_ids for g in llm.generate(prompts, greedy(40))] == [g.token_ids for g in ample]
+    stats = llm.stats()
+    assert stats.cache.capacity == 192
+    assert stats.preemptions > 0
+    assert stats.cache.evicted > 0
+    assert stats.cached_tokens > 0
     assert_all_released(llm)
 
 

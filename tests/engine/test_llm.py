@@ -346,7 +346,7 @@ def test_what_is_not_finite_never_enters_the_cache(tmp_path: Path) -> None:
             llm.core.submit(np.array(prompt, np.int32), greedy(3), inbox.append)
 
     llm._engine.ask(submit).result()
-    while llm.stats().running or llm.stats().waiting:
+    while (stats := llm.stats()).running or stats.waiting:
         time.sleep(0.01)
     assert isinstance(received[0][-1], EngineFailed)
     texts = [[token for news in inbox for token in news.token_ids] for inbox in received[1:]]

@@ -7,16 +7,18 @@ step or in this one. The next token of a sequence is a hash of the sequence, as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, RequestState, Scheduler, SchedulerOutput
-from mainstem.tree import NoPrefixCache, PrefixCache, RadixCache
+from mainstem.tree import CACHES, PrefixCache
 
 VOCAB = 7
+NOT_FINITE = "not finite"
 
 
 def next_token(tokens: Sequence[int], salt: int = 0) -> int:
@@ -28,9 +30,16 @@ class Driver:
     """A scheduler, the requests given to it, and what its slots hold."""
 
     def __init__(
-        self, capacity: int, *, budget: int = 8, max_num_seqs: int = 4, max_model_len: int = 10_000, reuse: bool = True
+        self,
+        capacity: int,
+        *,
+        budget: int = 8,
+        max_num_seqs: int = 4,
+        max_model_len: int = 10_000,
+        kind: str = "radix",
+        page_size: int = 1,
     ) -> None:
-        self.cache: PrefixCache = RadixCache(capacity) if reuse else NoPrefixCache(capacity)
+        self.cache: PrefixCache = CACHES[kind](capacity, page_size)
         self.scheduler = Scheduler(
             self.cache, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, max_model_len=max_model_len
         )
@@ -59,14 +68,21 @@ class Driver:
     def abort(self, name: str) -> None:
         self.scheduler.finish(self.live.pop(name))
 
-    def step(self) -> SchedulerOutput:
+    def step(self, spoilt: Mapping[str, int] = MappingProxyType({})) -> SchedulerOutput:
+        """Run a step; `spoilt` requests compute numbers that are not finite from a position of theirs on."""
         output = self.scheduler.schedule()
         self.steps += 1
         assert sum(s.stop - s.start for s in output.scheduled) <= self.scheduler.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.scheduler.max_num_seqs
-        self._compute(output)
-        self.scheduler.commit(output)
+        self._compute(output, spoilt)
+        failed = self._failed(output)
+        requeued = self.scheduler.commit(output, failed)
+        for request in failed - requeued:
+            self.scheduler.finish(request)
+            del self.live[request.id]
         for request, entry, position in output.sources:
+            if request in failed:
+                continue
             self._check_source(output, request, entry, position)
             request.tokens.append(next_token(request.tokens.array.tolist(), self.salts[request.id]))
             if request.num_generated >= request.max_tokens:
@@ -83,18 +99,34 @@ class Driver:
             output = self.step()
             assert output.scheduled, "requests are left but nothing was scheduled"
 
-    def _compute(self, output: SchedulerOutput) -> None:
+    def _compute(self, output: SchedulerOutput, spoilt: Mapping[str, int]) -> None:
+        now: set[int] = set()
         for request, start, stop in output.scheduled:
             assert request.state is RequestState.RUNNING
             keys = self._keys(request, stop)
             slots = request.table.slots[:stop].tolist()
+            # A token that attends to what is not finite is not finite either.
+            read = [self.written.get(slot) for slot in slots[:start]]
+            first_bad = 0 if NOT_FINITE in read else spoilt.get(request.id, stop)
             for position in range(start, stop):
-                self.written[slots[position]] = keys[position]
+                self.written[slots[position]] = keys[position] if position < first_bad else NOT_FINITE
                 self.computed.append((*keys[position], request.id))
+            now.update(slots[start:])
         for request, start, stop in output.scheduled:
-            keys = self._keys(request, stop)
             slots = request.table.slots[:stop].tolist()
-            assert [self.written.get(slot) for slot in slots] == keys, f"{request} attends to the wrong KV from {start}"
+            read = [
+                key if slot in now and self.written.get(slot) == NOT_FINITE else self.written.get(slot)
+                for slot, key in zip(slots, self._keys(request, stop), strict=True)
+            ]
+            assert read == self._keys(request, stop), f"{request} attends to the wrong KV from {start}"
+
+    def _failed(self, output: SchedulerOutput) -> set[Request]:
+        """Requests whose last token, or the one they sample after, is not finite."""
+        rows = [(request, request, stop - 1) for request, _, stop in output.scheduled]
+        rows += [(request, output.scheduled[entry].request, position) for request, entry, position in output.sources]
+        return {
+            request for request, row, position in rows if self.written[int(row.table.slots[position])] == NOT_FINITE
+        }
 
     def _keys(self, request: Request, stop: int) -> list[tuple[Any, ...]]:
         tokens = request.tokens.array[:stop].tolist()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from mainstem.errors import PromptTooLong
+from mainstem.tree import CACHES
 from tests.scheduler.driver import Driver, expected_reply
 
 token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=14)
@@ -17,13 +18,15 @@ class TrafficMachine(RuleBasedStateMachine):
     """The driver verifies every slot that is read; here it is given as little order as possible."""
 
     @initialize(
-        capacity=st.integers(8, 60),
+        num_slots=st.integers(8, 60),
         budget=st.integers(1, 12),
         max_num_seqs=st.integers(1, 5),
-        reuse=st.booleans(),
+        kind=st.sampled_from(sorted(CACHES)),
+        page_size=st.integers(1, 4),
     )
-    def start(self, capacity: int, budget: int, max_num_seqs: int, reuse: bool) -> None:
-        self.driver = Driver(capacity, budget=budget, max_num_seqs=max_num_seqs, reuse=reuse)
+    def start(self, num_slots: int, budget: int, max_num_seqs: int, kind: str, page_size: int) -> None:
+        capacity = max(num_slots // page_size, 2) * page_size
+        self.driver = Driver(capacity, budget=budget, max_num_seqs=max_num_seqs, kind=kind, page_size=page_size)
         self.asked: dict[str, tuple[list[int], int, int]] = {}
 
     @rule(
@@ -66,6 +69,12 @@ class TrafficMachine(RuleBasedStateMachine):
         self.driver.cache.reset()
         self.driver.scheduler.check_integrity()
 
+    @rule(data=st.data(), position=st.integers(0, 14))
+    @precondition(lambda self: self.driver.live)
+    def spoil_some_requests(self, data: st.DataObject, position: int) -> None:
+        names = data.draw(st.sets(st.sampled_from(sorted(self.driver.live)), min_size=1, max_size=2))
+        self.driver.step(dict.fromkeys(names, position))
+
     @rule()
     def fail_a_step(self) -> None:
         self.driver.scheduler.schedule()
@@ -92,16 +101,20 @@ TestTraffic = TrafficMachine.TestCase
 TestTraffic.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
 
 
-@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("kind", sorted(CACHES))
 @given(
-    st.lists(st.tuples(token_lists, st.integers(1, 8)), min_size=1, max_size=8), st.integers(0, 40), st.integers(1, 9)
+    st.lists(st.tuples(token_lists, st.integers(1, 8)), min_size=1, max_size=8),
+    st.integers(0, 40),
+    st.integers(1, 9),
+    st.integers(1, 4),
 )
 @settings(max_examples=100)
 def test_every_pool_that_holds_the_longest_request_serves_all(
-    reuse: bool, requests: list[tuple[list[int], int]], spare: int, budget: int
+    kind: str, requests: list[tuple[list[int], int]], spare: int, budget: int, page_size: int
 ) -> None:
     longest = max(len(prompt) + max_tokens - 1 for prompt, max_tokens in requests)
-    driver = Driver(longest + spare, budget=budget, max_num_seqs=6, reuse=reuse)
+    capacity = longest + spare
+    driver = Driver(capacity + -capacity % page_size, budget=budget, max_num_seqs=6, kind=kind, page_size=page_size)
     for i, (prompt, max_tokens) in enumerate(requests):
         driver.add(f"r{i}", prompt, max_tokens)
     driver.run()

@@ -99,7 +99,7 @@ def test_other_namespaces_share_nothing() -> None:
 
 
 def test_without_reuse_every_prompt_is_computed() -> None:
-    driver = Driver(200, reuse=False)
+    driver = Driver(200, kind="none")
     driver.add("a", range(20), max_tokens=3)
     driver.run()
     again = driver.add("b", range(20), max_tokens=3)
@@ -286,6 +286,42 @@ def test_after_a_failed_step_nothing_of_it_is_cached() -> None:
         driver.scheduler.finish(request)
     driver.scheduler.check_integrity()
     assert driver.cache.stats().free == 200
+
+
+@pytest.mark.parametrize(("kind", "page_size"), [("radix", 1), ("radix", 2), ("block-hash", 2)])
+def test_a_request_that_failed_for_the_sake_of_another_is_served_after_all(kind: str, page_size: int) -> None:
+    driver = Driver(200, budget=64, kind=kind, page_size=page_size)
+    prompts = {"a": [*range(40)], "b": [*range(30), 99, 98], "c": [*range(40)]}
+    for name, prompt in prompts.items():
+        driver.add(name, prompt, max_tokens=3)
+    driver.step({"a": 5})
+    assert set(driver.live) == {"b", "c"}
+    assert driver.cache.stats().free == 200
+    driver.run()
+    assert driver.done == {name: expected_reply(prompts[name], 3) for name in "bc"}
+
+
+@pytest.mark.parametrize(("kind", "page_size"), [("radix", 1), ("radix", 2), ("block-hash", 2)])
+def test_who_shares_the_sound_tokens_of_a_failed_request_goes_on(kind: str, page_size: int) -> None:
+    driver = Driver(200, budget=64, kind=kind, page_size=page_size)
+    prompts = {"a": [*range(40)], "b": [*range(30), 99, 98], "c": [*range(30), 99, 98, 97]}
+    for name, prompt in prompts.items():
+        driver.add(name, prompt, max_tokens=3)
+    driver.step({"a": 35})
+    assert set(driver.live) == {"b", "c"}
+    driver.run()
+    assert driver.done == {name: expected_reply(prompts[name], 3) for name in "bc"}
+
+
+@pytest.mark.parametrize(("kind", "page_size"), [("radix", 1), ("block-hash", 2)])
+def test_a_request_that_fails_by_itself_is_not_tried_again(kind: str, page_size: int) -> None:
+    driver = Driver(200, budget=64, kind=kind, page_size=page_size)
+    driver.add("root", range(30))
+    driver.run()
+    driver.add("a", range(40), max_tokens=3)
+    driver.add("b", [*range(30), 99, 98], max_tokens=3)
+    driver.step({"b": 31})
+    assert set(driver.live) == {"a"}
 
 
 def test_a_reset_while_requests_run_disturbs_nobody() -> None:

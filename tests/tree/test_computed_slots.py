@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainstem.tree import InsertResult, NoPrefixCache, PrefixCache, RadixCache
+from mainstem.tree import BlockHashCache, InsertResult, NoPrefixCache, PrefixCache, RadixCache, Reuse
 
 
 @pytest.fixture
@@ -160,6 +160,9 @@ def test_without_a_cache_locks_are_still_counted() -> None:
         cache.lock(RadixCache(10).match_prefix([]).handle)
 
 
-@pytest.mark.parametrize(("kind", "reuses"), [(RadixCache, True), (NoPrefixCache, False)])
-def test_a_cache_says_whether_it_reuses(kind: type[PrefixCache], reuses: bool) -> None:
-    assert kind.reuses is reuses
+@pytest.mark.parametrize(
+    ("kind", "reuse"),
+    [(RadixCache, Reuse.COMPUTED), (BlockHashCache, Reuse.SCHEDULED), (NoPrefixCache, Reuse.NEVER)],
+)
+def test_a_cache_says_when_it_takes_tokens(kind: type[PrefixCache], reuse: Reuse) -> None:
+    assert kind.reuse is reuse

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mainstem
-from mainstem.tree import NoPrefixCache, RadixCache, as_tokens
+from mainstem.tree import BlockHashCache, NoPrefixCache, PrefixCache, RadixCache, as_tokens
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_an_int32_array_is_not_copied_to_be_matched() -> None:
         {1: 2},
     ],
 )
-@pytest.mark.parametrize("kind", [RadixCache, NoPrefixCache])
-def test_tokens_that_are_no_line_of_integers_are_refused(kind: type[RadixCache], tokens: Any) -> None:
-    cache = kind(10)
+@pytest.mark.parametrize("kind", [RadixCache, BlockHashCache, NoPrefixCache])
+def test_tokens_that_are_no_line_of_integers_are_refused(kind: type[PrefixCache], tokens: Any) -> None:
+    cache = kind(16)
     for call in (cache.match_prefix, cache.peek, cache.insert):
         with pytest.raises(TypeError, match="tokens must be"):
             call(tokens)
@@ -82,9 +82,9 @@ def test_tokens_that_are_no_line_of_integers_are_refused(kind: type[RadixCache],
     "tokens",
     [[-1], np.array([3, -1], dtype=np.int32), [2**31], np.array([2**31]), [2**63], [2**100], [-(2**100)]],
 )
-@pytest.mark.parametrize("kind", [RadixCache, NoPrefixCache])
-def test_token_ids_out_of_range_are_refused(kind: type[RadixCache], tokens: Any) -> None:
-    cache = kind(10)
+@pytest.mark.parametrize("kind", [RadixCache, BlockHashCache, NoPrefixCache])
+def test_token_ids_out_of_range_are_refused(kind: type[PrefixCache], tokens: Any) -> None:
+    cache = kind(16)
     for call in (cache.match_prefix, cache.peek, cache.insert):
         with pytest.raises(ValueError, match="token ids must"):
             call(tokens)
@@ -152,16 +152,17 @@ def test_a_namespace_may_be_evicted_to_make_room_for_itself() -> None:
 
 
 @pytest.mark.parametrize("namespace", ["abc", ["a"], None, 1, ((1,),), (object(),), (np.int64(1),)])
-@pytest.mark.parametrize("kind", [RadixCache, NoPrefixCache])
-def test_namespaces_that_are_no_tuple_of_plain_values_are_refused(kind: type[RadixCache], namespace: Any) -> None:
+@pytest.mark.parametrize("kind", [RadixCache, BlockHashCache, NoPrefixCache])
+def test_namespaces_that_are_no_tuple_of_plain_values_are_refused(kind: type[PrefixCache], namespace: Any) -> None:
     with pytest.raises(TypeError, match="namespace"):
-        kind(10).insert([1], namespace)
+        kind(16).insert([1], namespace)
 
 
 def test_the_tree_loads_without_torch() -> None:
     code = (
-        "import sys; from mainstem import RadixCache, MatchResult, InsertResult, CacheStats, OutOfSlots;"
-        "RadixCache(8).insert([1]); assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+        "import sys; from mainstem import RadixCache, BlockHashCache, MatchResult, CacheStats, OutOfSlots; "
+        "RadixCache(8).insert([1]); BlockHashCache(16).insert([1]); "
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -144,7 +144,7 @@ def plan_tasks(plan: StepPlan, *, group: int, kv_heads: int, threads: int, block
 
 
 def _tile_rows(count: int, group: int, kv_heads: int, threads: int, multiple: int) -> int:
-    """Into tiles of how many rows a chunk is cut, so that the last thread is done soonest; in multiples of `multiple`."""
+    """Of how many rows, a multiple of `multiple`, a chunk's tiles are, so that the last thread is done soonest."""
     most = max(MAX_QUERIES // group // multiple, 1) * multiple
     fewest = ceil(count / most)
     sizes = (ceil(count / tiles / multiple) * multiple for tiles in range(fewest, fewest + 2 * threads))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
-from mainstem.errors import ConfigError, InvalidRequest
+from mainstem.errors import ConfigError, ConflictingSettings, InvalidRequest
 
 ENV_PREFIX = "MAINSTEM_"
 
@@ -98,12 +98,15 @@ def read_settings(
 
     Raises:
         ConfigError: when a value is wrong; the message begins with the flag or variable that holds it.
+        ConflictingSettings: when values do not go together.
     """
     given = dict(_given(settings, arguments, environ))
     for name, (source, value) in given.items():
         # Each value is tried alone first, so that the complaint can name the one at fault.
         try:
             settings(**{name: value})
+        except ConflictingSettings:
+            continue  # it may go well with the others
         except (ConfigError, InvalidRequest) as error:
             raise ConfigError(f"{source}: {error}") from None
     return settings(**{name: value for name, (_, value) in given.items()})

@@ -46,7 +46,7 @@ def plan_memory(config: EngineConfig, shape: ModelShape, device: torch.device) -
     """Fit the KV pool into the memory that is left beside the loaded weights.
 
     Raises:
-        ConfigError: when the pool would hold less than two tokens, or more than the device has free.
+        ConfigError: when the pool would hold less than two tokens or one page, or more than the device has free.
     """
     activations = _activation_bytes(config, shape)
     left = int(_free_bytes(device) * config.memory_utilization) - activations
@@ -63,9 +63,11 @@ def plan_memory(config: EngineConfig, shape: ModelShape, device: torch.device) -
     else:
         pool, limited_by = left, f"--memory-utilization {config.memory_utilization:g} of the free memory"
     tokens = pool // shape.kv_bytes_per_token
+    tokens -= tokens % config.page_size
     if tokens < 2:
+        blocks = f" in blocks of {config.page_size}" if config.page_size > 1 else ""
         raise ConfigError(
-            f"the KV pool would hold {max(tokens, 0)} tokens at {shape.kv_bytes_per_token} bytes each; "
+            f"the KV pool would hold {max(tokens, 0)} tokens{blocks} at {shape.kv_bytes_per_token} bytes each; "
             "give it more memory with --kv-memory, or close other programs"
         )
     return MemoryBudget(

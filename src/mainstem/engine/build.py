@@ -13,9 +13,8 @@ from mainstem.errors import ConfigError
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
 from mainstem.scheduler import Scheduler
 from mainstem.tokens import Tokenizer
-from mainstem.tree import NoPrefixCache, PrefixCache, RadixCache
+from mainstem.tree import CACHES
 
-CACHES: dict[str, type[PrefixCache]] = {"radix": RadixCache, "none": NoPrefixCache}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -41,7 +40,7 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     loaded = load_model(files.folder, dtype=_dtype(config.dtype, device), device=device)
     budget = plan_memory(config, loaded.shape, device)
     runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels)
-    cache = CACHES[config.prefix_cache](budget.pool_tokens)
+    cache = CACHES[config.prefix_cache](budget.pool_tokens, config.page_size)
     scheduler = Scheduler(
         cache,
         max_num_batched_tokens=config.max_num_batched_tokens,

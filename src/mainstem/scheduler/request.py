@@ -5,8 +5,9 @@
     slots    |-------------- num_owned ------|-------------------------------|-- reserved --|
                                              |------- num_computed ---|
 
-The prefix cache frees the slots it owns when it evicts them, which the request's lock forbids; the request frees the
-private and the reserved ones, exactly once, when it leaves the running state. It knows nothing of tensors and text.
+While a step runs, a prefix cache that takes tokens when they are scheduled owns those as well. The prefix cache frees
+the slots it owns when it evicts them, which the request's lock forbids; the request frees the private and the reserved
+ones, exactly once, when it leaves the running state. It knows nothing of tensors and text.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from mainstem.pages import PageTable
 from mainstem.params import SamplingParams
-from mainstem.tree import Namespace, PrefixHandle, TokenArray
+from mainstem.tree import Namespace, PrefixHandle, SequenceView, TokenArray
 
 
 class RequestState(Enum):
@@ -64,6 +65,9 @@ class Request:
         arrival: `time.perf_counter()` when it was submitted.
     """
 
+    view: SequenceView
+    """Its tokens as the prefix cache sees them; the scheduler's to set."""
+
     def __init__(
         self,
         request_id: str,
@@ -93,8 +97,10 @@ class Request:
         self.handle: PrefixHandle | None = None
         self.num_owned = 0
         self.num_computed = 0
-        # Slots before this are another request's that is computing them in this very step.
+        # Tokens before this are computed by other requests in this very step; `lender` is the one that holds their
+        # slots privately, None if the prefix cache owns them already.
         self.num_borrowed = 0
+        self.lender: Request | None = None
         # While it waits: tokens in common with running requests, by their order.
         self.common_lengths: dict[int, int] = {}
 
@@ -116,3 +122,4 @@ class Request:
         self.table = PageTable()
         self.handle = None
         self.num_owned = self.num_computed = self.num_borrowed = 0
+        self.lender = None

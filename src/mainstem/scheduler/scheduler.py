@@ -1,8 +1,10 @@
 """Decides which requests run in the next step, how many tokens of each, and who gives way when memory runs out.
 
 The token budget goes to running requests that decode first, then to running prefills, then to new requests, in order of
-arrival (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). A request whose next tokens a running one is computing
-takes them from it instead of computing them again. It knows nothing of tensors, text and HTTP.
+arrival (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). How requests share tokens that are still to be computed
+depends on when the prefix cache takes them (see `Reuse`): where it takes computed ones, a request whose next tokens a
+running one is computing waits, and borrows them in the step that computes the last of them; where it takes scheduled
+ones, requests find them there. It knows nothing of tensors, text and HTTP.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import NamedTuple
 
 from mainstem.errors import OutOfSlots, PromptTooLong
 from mainstem.scheduler.request import Request, RequestState
-from mainstem.tree import PrefixCache, common_length
+from mainstem.tree import PrefixCache, Reuse, common_length
 
 # A decoding request reserves this many slots at a time, so that its tokens lie in long runs.
 DECODE_RESERVATION = 64
@@ -97,6 +99,10 @@ class Scheduler:
         self.counts = SchedulerCounts()
         self._clock = clock
         self._orders = count()
+        # Of the step that is under way: requests that joined it relying on tokens that others compute in it, and the
+        # first slots of the pages that the prefix cache was given before they are computed.
+        self._borrowers: list[Request] = []
+        self._uncomputed_pages: set[int] = set()
 
     # -- arrival and departure ------------------------------------------------------------------------------------
 
@@ -118,6 +124,7 @@ class Scheduler:
         self.check_length(request.num_prompt)
         request.max_tokens = min(request.max_tokens, self.max_model_len - request.num_prompt)
         request.order = next(self._orders)
+        request.view = self.cache.view(request.namespace)
         self.waiting.append(request)
 
     def finish(self, request: Request) -> None:
@@ -149,43 +156,66 @@ class Scheduler:
         """The step has run: its tokens are computed, and prefilled ones enter the prefix cache.
 
         What the step computed for a failed request does not; it is to be finished next. But one that relied on tokens
-        of another in this step may have failed for the other's sake: it goes back to the queue, to compute them itself.
+        of another in this step may have failed for the other's sake, and one may rely on slots that a failed one gives
+        up: these go back to the queue, to compute the tokens themselves.
 
         Returns:
-            The failed requests that went back to the queue.
+            The requests that went back to the queue, failed or not.
         """
-        requeued = {request for request in failed if request.num_borrowed}
-        for request in requeued:
+        requeued: set[Request] = set()
+        for request in self._borrowers:
+            if request in failed or request.lender in failed or request.lender in requeued:
+                requeued.add(request)
+        for request in {*failed, *requeued}:
             self._undo(request)
+        for request in requeued:
             self._preempt(request)
         for request, start, stop in output.scheduled:
-            if request in failed:
+            if request in failed or request in requeued:
                 continue
             request.num_computed = stop
             prefilled = max(0, min(stop, request.num_prompt) - start)
             request.num_prefilled += prefilled
             self.counts.prefilled_tokens += prefilled
-            if stop - start > 1 or start < request.num_prompt or request.num_borrowed:
-                self._store(request)
+            if self.cache.reuse is Reuse.COMPUTED and (
+                stop - start > 1 or start < request.num_prompt or request.num_borrowed
+            ):
+                self._store(request, stop)
         for request, _, _ in output.sources:
-            if (
-                request.num_borrowed and request not in failed
-            ):  # it followed another request and computed nothing itself
-                self._store(request)
+            # It followed another request and computed nothing itself.
+            if request.num_owned < request.num_borrowed and request not in failed:
+                self._store(request, request.num_computed)
+        self._end_step()
         return requeued
 
     def rollback(self) -> None:
-        """The step has failed: nothing of it was computed. Requests that took part hold what they had before it."""
-        for request in self.running:
-            self._undo(request)
+        """The step has failed: nothing of it was computed.
 
-    def _undo(self, request: Request) -> None:
-        """Forget what another request was to compute for this one in the step that failed."""
-        if request.num_borrowed:
+        Requests that took part hold what they had before it; those that shared its tokens are back in the queue.
+        """
+        for request in list(self.running):
+            if self._undo(request):
+                self._preempt(request)
+        self._end_step()
+
+    def _undo(self, request: Request) -> bool:
+        """Take back what the failed step was to compute for a request; whether it shared any of that with others."""
+        if request.num_owned > request.num_computed:
+            assert request.handle is not None
+            self.cache.withdraw(request.handle, request.num_computed)
+            return True
+        if request.lender is not None:
             self._free_after(request, request.num_borrowed)
             request.table.truncate(request.num_owned)
             request.num_computed = request.num_owned
+        return request.num_borrowed > 0
+
+    def _end_step(self) -> None:
+        for request in self._borrowers:
             request.num_borrowed = 0
+            request.lender = None
+        self._borrowers.clear()
+        self._uncomputed_pages.clear()
 
     def _schedule_decodes(self, output: SchedulerOutput, budget: int) -> int:
         for request in list(self.running):
@@ -209,6 +239,11 @@ class Scheduler:
     def _schedule_tokens(self, output: SchedulerOutput, request: Request, num_tokens: int) -> None:
         start = request.num_computed
         stop = start + num_tokens
+        if self.cache.reuse is Reuse.SCHEDULED and stop - request.num_owned >= self.cache.page_size:
+            before = request.num_owned
+            self._store(request, stop)
+            pages = request.table.slots[before : request.num_owned : self.cache.page_size]
+            self._uncomputed_pages.update(pages.tolist())
         output.scheduled.append(ScheduledTokens(request, start, stop))
         if stop == len(request.tokens):
             output.sources.append(LogitSource(request, len(output.scheduled) - 1, stop - 1))
@@ -223,7 +258,7 @@ class Scheduler:
         for request in list(islice(self.waiting, MAX_ADMISSION_SCAN)):
             if len(self.running) >= self.max_num_seqs:
                 return
-            donor = self._donor_of(request) if self.cache.reuses else None
+            donor = self._donor_of(request) if self.cache.reuse is Reuse.COMPUTED else None
             if donor is not None:
                 entry = _entry_of(donor.request, output)
                 if entry is None or output.scheduled[entry].stop < donor.common:
@@ -245,11 +280,12 @@ class Scheduler:
             prefills = other.num_remaining > 1 or other.num_computed < other.num_prompt
             if prefills and other.namespace == request.namespace:
                 common = _known_common_length(request, other)
+                common -= common % self.cache.page_size
                 if common > other.num_computed and (best is None or common > best.common):
                     best = _Donor(other, common)
         if best is None or best.common == len(request.tokens):
             return best  # even if all of it is cached, the last token's logits are not
-        cached = self.cache.peek(request.tokens.array, request.namespace).length
+        cached = request.view.peek(request.tokens.array).length
         return best if best.common > cached else None
 
     def _follow(self, request: Request, donor: _Donor, entry: int, output: SchedulerOutput) -> None:
@@ -260,22 +296,23 @@ class Scheduler:
     def _try_admit(self, request: Request, donor: _Donor | None, budget: int, output: SchedulerOutput) -> int:
         """Admit a request if memory allows; returns how many tokens were scheduled, 0 if it must wait."""
         # At least the last token is computed, for its logits.
-        found = self.cache.peek(request.tokens.array[:-1], request.namespace)
+        found = request.view.peek(request.tokens.array[:-1])
         known = max(found.length, donor.common if donor else 0)
-        needed = len(request.tokens) - known
+        needed = self._whole_pages(len(request.tokens) - known)
         stats = self.cache.stats()
-        headroom = max(len(self.running), int(ADMISSION_HEADROOM * stats.capacity)) if self.running else 0
+        next_pages = len(self.running) * self.cache.page_size
+        headroom = max(next_pages, int(ADMISSION_HEADROOM * stats.capacity)) if self.running else 0
         if stats.free + stats.evictable - found.evictable < needed + headroom:
             return 0
         self._start(request, donor)
         request.table.append(self.cache.allocate(needed, after=request.table.last))
-        num_tokens = min(needed, budget)
+        num_tokens = min(request.num_remaining, budget)
         self._schedule_tokens(output, request, num_tokens)
         return num_tokens
 
     def _start(self, request: Request, donor: _Donor | None) -> None:
         """Move a request to the running ones, its page table covering all that is or is being computed."""
-        match = self.cache.match_prefix(request.tokens.array[:-1], request.namespace)
+        match = request.view.match_prefix(request.tokens.array[:-1])
         self.cache.lock(match.handle)
         request.handle = match.handle
         request.table.append(match.slots)
@@ -283,6 +320,11 @@ class Scheduler:
         if donor is not None and donor.common > match.length:
             request.table.append(donor.request.table.slots[match.length : donor.common])
             request.num_computed = request.num_borrowed = donor.common
+            request.lender = donor.request
+        elif not self._uncomputed_pages.isdisjoint(match.slots[:: self.cache.page_size].tolist()):
+            request.num_borrowed = match.length
+        if request.num_borrowed:
+            self._borrowers.append(request)
         if request.admitted_at is None:
             request.admitted_at = self._clock()
             request.num_cached = request.num_computed
@@ -313,7 +355,7 @@ class Scheduler:
 
     def _reserve(self, request: Request, num_slots: int) -> bool:
         try:
-            request.table.append(self.cache.allocate(num_slots, after=request.table.last))
+            request.table.append(self.cache.allocate(self._whole_pages(num_slots), after=request.table.last))
         except OutOfSlots:
             return False
         return True
@@ -332,10 +374,9 @@ class Scheduler:
         self.counts.preemptions += 1
         insort(self.waiting, request, key=lambda r: r.order)
 
-    def _store(self, request: Request) -> None:
-        """Give the computed tokens to the prefix cache and hold on to them by a lock."""
-        length = request.num_computed
-        stored = self.cache.insert(request.tokens.array[:length], request.namespace, slots=request.table.slots[:length])
+    def _store(self, request: Request, length: int) -> None:
+        """Give tokens to the prefix cache, as many as whole pages hold, and keep them there by a lock."""
+        stored = request.view.insert(request.tokens.array[:length], slots=request.table.slots[:length])
         self.cache.lock(stored.handle)
         if request.handle is not None:
             self.cache.unlock(request.handle)
@@ -348,22 +389,27 @@ class Scheduler:
         if len(duplicates):
             self.cache.free(duplicates)
         request.num_owned = max(request.num_owned, stored.length)
-        request.num_borrowed = 0
 
     def _release(self, request: Request) -> None:
         """Keep what is computed in the prefix cache, give everything else back."""
-        if request.num_computed > request.num_owned:
-            self._store(request)
+        if self.cache.reuse is Reuse.COMPUTED and request.num_computed > request.num_owned:
+            self._store(request, request.num_computed)
         self._free_after(request, request.num_owned)
         if request.handle is not None:
             self.cache.unlock(request.handle)
         request.forget_slots()
 
     def _free_after(self, request: Request, length: int) -> None:
-        extra = request.table.slots[length:]
+        """Give back the pages after the one that holds the last of `length` tokens."""
+        kept = self._whole_pages(length)
+        extra = request.table.slots[kept:]
         if len(extra):
             self.cache.free(extra)
-            request.table.truncate(length)
+            request.table.truncate(kept)
+
+    def _whole_pages(self, num_tokens: int) -> int:
+        """Slots of the pages that hold this many tokens."""
+        return num_tokens + -num_tokens % self.cache.page_size
 
     # -- integrity ------------------------------------------------------------------------------------------------
 

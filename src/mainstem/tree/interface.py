@@ -7,11 +7,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import ClassVar, NamedTuple
 
 from mainstem.errors import OutOfSlots
 from mainstem.pages import ExtentAllocator, Run, SlotArray, disjoint_runs, slots_of
 from mainstem.tree.keys import Namespace, Tokens
+
+
+class Reuse(Enum):
+    """When tokens may be given to a cache, and so from when on others can use them."""
+
+    NEVER = auto()
+    """It keeps nothing."""
+    COMPUTED = auto()
+    """Once their KV is computed."""
+    SCHEDULED = auto()
+    """As soon as it is certain that the next step computes them. They are matched by requests that join the same step,
+    and withdrawn should the step fail."""
 
 
 class PrefixHandle:
@@ -51,7 +64,8 @@ class InsertResult(NamedTuple):
 
     Attributes:
         length: how many leading tokens it holds: all of them, rounded down to a page, or none if it keeps nothing.
-        num_cached: how many of these it held before.
+        num_cached: how many of these it held before, and so took no slot over for. A cache that keeps duplicates counts
+            only those that it held in the very slots it was given.
         slots: int32 array of shape (length,), the slot of each; the caller's to keep.
         handle: stands for exactly these tokens.
     """
@@ -71,8 +85,8 @@ class CacheStats(NamedTuple):
         evictable: slots of cached tokens that no lock protects.
         protected: all others: locked in the tree, or held privately.
         held: of the protected ones, those that the cache does not own: allocated by a caller and not yet inserted.
-        num_nodes: nodes of the tree, roots left out.
-        num_namespaces: namespaces with at least one cached token.
+        num_nodes: nodes of the tree, roots left out; or blocks that can be matched, where those are what is kept.
+        num_namespaces: namespaces with at least one cached token; 0 where the cache cannot tell.
         queries: calls of `match_prefix`.
         hits: how many of these matched at least one token.
         query_tokens: tokens that were asked for.
@@ -105,12 +119,16 @@ class PrefixCache(ABC):
     A sequence of calls for one request:
 
     1. `match_prefix` finds what is cached; `lock` protects it; `allocate` gives slots for the rest.
-    2. When their KV is computed, `insert(..., slots=...)` hands them over. Where another request was faster, the result
-       has other slots than the caller's: the caller points its page table at those, then gives its own duplicates back
-       with `free`. It locks the new handle, then unlocks the old one.
+    2. When `reuse` says so, `insert(..., slots=...)` hands them over. Where another request was faster, a cache that
+       keeps no duplicates answers with other slots than the caller's: the caller points its page table at those, then
+       gives its own back with `free`. It locks the new handle, then unlocks the old one.
     3. At the end it calls `unlock` for the last handle and `free` for slots it still holds.
 
-    A prefix counts as used when it is matched, inserted, and when its last lock is released: until then it was in use.
+    A prefix counts as used when it is inserted, when its last lock is released, since until then it was in use, and, in
+    a cache that orders by look-ups, when it is matched.
+
+    Whoever asks about one growing sequence again and again does so through a `view`, in which the cache can remember
+    what it has worked out.
 
     With `page_size` > 1 everything is in whole pages: matches and inserts round down to one, and the slots of a page
     are consecutive and begin at a multiple of the page size.
@@ -125,8 +143,8 @@ class PrefixCache(ABC):
         ValueError: when `capacity` or `page_size` is not positive, or the one is no multiple of the other.
     """
 
-    reuses: ClassVar[bool]
-    """Whether anything inserted can ever be matched."""
+    reuse: ClassVar[Reuse]
+    """When tokens are to be inserted."""
 
     def __init__(self, capacity: int, page_size: int = 1) -> None:
         if page_size < 1:
@@ -141,7 +159,7 @@ class PrefixCache(ABC):
 
     @abstractmethod
     def match_prefix(self, tokens: Tokens, namespace: Namespace = ()) -> MatchResult:
-        """Find the longest cached prefix, mark it as used now, and count one query."""
+        """Find the longest cached prefix and count one query; see above for whether that counts as using it."""
 
     @abstractmethod
     def peek(self, tokens: Tokens, namespace: Namespace = ()) -> PeekResult:
@@ -179,6 +197,21 @@ class PrefixCache(ABC):
             ValueError: when `slots` has the wrong shape, or one that the cache would take over is not held by the
                 caller; nothing has changed then.
         """
+
+    def view(self, namespace: Namespace = ()) -> SequenceView:
+        """A view for one growing sequence of this namespace."""
+        return SequenceView(self, namespace)
+
+    def withdraw(self, handle: PrefixHandle, length: int) -> None:
+        """Stop matching the tokens of a locked prefix from `length` on: their KV was not computed after all.
+
+        They keep their slots while anyone has them locked; these are free after that.
+
+        Raises:
+            ValueError: when the handle is not locked.
+            NotImplementedError: unless `reuse` is SCHEDULED; no other cache is given tokens before they are computed.
+        """
+        raise NotImplementedError("this cache holds computed tokens only")
 
     @abstractmethod
     def evict(self, n: int) -> int:
@@ -257,3 +290,27 @@ class PrefixCache(ABC):
             raise ValueError(
                 f"slots must be whole pages of {size} consecutive slots that begin at a multiple of {size}"
             )
+
+
+class SequenceView:
+    """The calls of a prefix cache for one growing sequence of tokens; see there for what they do.
+
+    Every call gets the sequence from its first token, as far as the caller wants to be answered. Between two calls
+    tokens may be added at its end; none may change.
+    """
+
+    def __init__(self, cache: PrefixCache, namespace: Namespace) -> None:
+        self._cache = cache
+        self._namespace = namespace
+
+    def match_prefix(self, tokens: Tokens) -> MatchResult:
+        """`PrefixCache.match_prefix`."""
+        return self._cache.match_prefix(tokens, self._namespace)
+
+    def peek(self, tokens: Tokens) -> PeekResult:
+        """`PrefixCache.peek`."""
+        return self._cache.peek(tokens, self._namespace)
+
+    def insert(self, tokens: Tokens, *, slots: SlotArray | None = None) -> InsertResult:
+        """`PrefixCache.insert`."""
+        return self._cache.insert(tokens, self._namespace, slots=slots)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from mainstem.pages import SlotArray
-from mainstem.tree.interface import CacheStats, InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle
+from mainstem.tree.interface import CacheStats, InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle, Reuse
 from mainstem.tree.keys import Namespace, Tokens, as_tokens, namespace_key
 
 
@@ -24,7 +24,7 @@ class _Nothing(PrefixHandle):
 class NoPrefixCache(PrefixCache):
     """Never holds or hits; slots that are offered to it stay their owner's."""
 
-    reuses = False
+    reuse = Reuse.NEVER
 
     def __init__(self, capacity: int, page_size: int = 1) -> None:
         super().__init__(capacity, page_size)

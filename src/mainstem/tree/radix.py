@@ -15,7 +15,7 @@ import numpy as np
 from mainstem.errors import OutOfSlots
 from mainstem.pages import Run, SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
 from mainstem.tree.integrity import check_tree
-from mainstem.tree.interface import CacheStats, InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle
+from mainstem.tree.interface import CacheStats, InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle, Reuse
 from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, common_length, namespace_key
 from mainstem.tree.node import NO_TOKENS, ChildKey, Node, RecencyList, Root
 
@@ -39,7 +39,7 @@ class _Walk(NamedTuple):
 class RadixCache(PrefixCache):
     """A prefix cache in a radix tree, one tree per namespace, all in one pool."""
 
-    reuses = True
+    reuse = Reuse.COMPUTED
 
     def __init__(self, capacity: int, page_size: int = 1) -> None:
         super().__init__(capacity, page_size)
