@@ -101,7 +101,7 @@ def test_a_row_does_not_depend_on_the_others(pair: tuple[Block, Block]) -> None:
 def test_nothing_is_kept_once_every_layer_was_called(pair: tuple[Block, Block]) -> None:
     pair[1](torch.randn(2, 48))
     assert isinstance(pair[1].q_proj, PackedLinear)
-    assert pair[1].q_proj._product._input is None
+    assert pair[1].q_proj.product._input is None
 
 
 def test_other_types_and_devices_are_left_alone() -> None:
@@ -114,7 +114,7 @@ def test_the_native_extension_is_taken_where_it_was_built(monkeypatch: pytest.Mo
         block = Block()
         pack_linears(block, dtype=torch.float32, device=CPU)
         assert isinstance(block.o_proj, PackedLinear)
-        return type(block.o_proj._product)
+        return type(block.o_proj.product)
 
     if LIBRARY is not None:
         assert product() is NativeProduct

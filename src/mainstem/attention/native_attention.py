@@ -54,18 +54,29 @@ class NativeStepAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See `StepAttention`."""
         self._pool.write(layer, self._slot_mapping, k, v)
-        keys, values = self._pool.keys[layer], self._pool.values[layer]
-        _, heads, rows, head_dim = q.shape
         queries = q if q.dtype == torch.float32 and q.stride(3) == 1 else q.float().contiguous()
+        _, heads, rows, head_dim = q.shape
         out = torch.empty(1, rows, heads, head_dim)
+        self.attend(layer, queries[0].transpose(0, 1), out[0], scale)
+        return out.to(q.dtype)
+
+    def attend(self, layer: int, q: Tensor, out: Tensor, scale: float) -> None:
+        """Attend, the layer's keys and values being in their slots.
+
+        Args:
+            layer: which layer's memory to read.
+            q: float32 (rows, heads, head_dim), the last dimension contiguous.
+            out: float32 (rows, heads, head_dim), contiguous, where the output goes.
+            scale: of the scores.
+        """
+        keys, values = self._pool.keys[layer], self._pool.values[layer]
         if self._work is None:
-            self._work = self._prepare(heads)
+            self._work = self._prepare(q.shape[1])
         work = self._work
-        work.q, work.q_row_stride, work.q_head_stride = queries.data_ptr(), queries.stride(2), queries.stride(1)
+        work.q, work.q_row_stride, work.q_head_stride = q.data_ptr(), q.stride(0), q.stride(1)
         work.keys, work.values, work.kv_head_stride = keys.data_ptr(), values.data_ptr(), keys.stride(0)
         work.out, work.scale = out.data_ptr(), scale
         self._library.attend(work)
-        return out.to(q.dtype)
 
     def _prepare(self, heads: int) -> AttentionWork:
         """What is the same in every layer of the step."""

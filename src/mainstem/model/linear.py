@@ -73,7 +73,12 @@ class OneDnnProduct(Product):
 
 
 class NativeProduct(Product):
-    """A product by the native extension, over panels of weights."""
+    """A product by the native extension, over panels of weights.
+
+    Attributes:
+        in_features: numbers a row of input.
+        num_outputs: numbers a row of output, of all layers together.
+    """
 
     def __init__(
         self, linears: Sequence[nn.Linear], library: NativeLibrary, *, instruction_set: int | None = None
@@ -85,39 +90,47 @@ class NativeProduct(Product):
         self._bias = torch.zeros(self._weight.shape[0] * library.panel)
         if bias is not None:
             self._bias[: len(bias)] = bias
-        self._num_outputs = sum(self._sizes)
+        self.in_features = self._weight.shape[1]
+        self.num_outputs = sum(self._sizes)
         self._work = LinearWork(
             weights=self._weight.data_ptr(),
             bias=self._bias.data_ptr(),
-            inputs=self._weight.shape[1],
-            outputs=self._num_outputs,
+            inputs=self.in_features,
+            outputs=self.num_outputs,
             dtype=0,
             instruction_set=library.fastest if instruction_set is None else instruction_set,
         )
 
     def _compute(self, x: Tensor) -> Tensor:
-        x = x.contiguous()
-        out = torch.empty(*x.shape[:-1], self._num_outputs)
+        out = torch.empty(*x.shape[:-1], self.num_outputs)
+        self.compute(x.contiguous(), out)
+        return out
+
+    def compute(self, x: Tensor, out: Tensor) -> None:
+        """Write the outputs of all layers side by side; both are contiguous, `in_features` and `num_outputs` a row."""
         work = self._work
         work.x, work.y = x.data_ptr(), out.data_ptr()
-        work.rows, work.threads = x.numel() // x.shape[-1], torch.get_num_threads()
+        work.rows, work.threads = x.numel() // self.in_features, torch.get_num_threads()
         self._library.linear(work)
-        return out
 
 
 class PackedLinear(nn.Module):
-    """`nn.Linear` in float32 for CPUs; its weight lies, packed, in a product that it may share with others."""
+    """`nn.Linear` in float32 for CPUs; its weight lies, packed, in a product that it may share with others.
+
+    Attributes:
+        product: the product.
+    """
 
     def __init__(self, linear: nn.Linear, product: Product, index: int) -> None:
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
-        self._product = product
+        self.product = product
         self._index = index
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, in_features) to (…, out_features)."""
-        return self._product.output(x, self._index)
+        return self.product.output(x, self._index)
 
 
 def pack_linears(module: nn.Module, *, dtype: torch.dtype, device: torch.device, kernels: str = "auto") -> int:

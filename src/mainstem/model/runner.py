@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from mainstem.attention import KVPool, StepAttention, StepPlan, backend_for
+from mainstem.attention.native_attention import NativeStepAttention
 from mainstem.model.linear import pack_linears
+from mainstem.model.llama import LlamaForward, is_llama
 from mainstem.model.loading import LoadedModel
+from mainstem.native import native_library
 
 ATTENTION_NAME = "mainstem"
 
@@ -86,6 +89,10 @@ class ModelRunner:
             device=device,
         )
         self.attention = backend_for(self.pool, kernels)
+        self._forward: LlamaForward | None = None
+        library = native_library()
+        if self.attention.name == "native" and library is not None and is_llama(self._module, self.pool):
+            self._forward = LlamaForward(self._module, self.pool, library)
 
     @torch.inference_mode()
     def execute(self, batch: StepBatch) -> Tensor:
@@ -94,11 +101,15 @@ class ModelRunner:
         Returns logits, float32 (len(logit_rows), vocab).
         """
         device = self.device
-        step = self.attention.start(batch.plan, batch.slot_mapping.to(device))
+        slots, logit_rows = batch.slot_mapping.to(device), batch.logit_rows.to(device)
+        token_ids, positions = batch.token_ids.to(device), batch.positions.to(device)
+        step = self.attention.start(batch.plan, slots)
+        if self._forward is not None and isinstance(step, NativeStepAttention):
+            return self._forward(token_ids, positions, slots, logit_rows, step)
         output = self._module(
-            input_ids=batch.token_ids.to(device)[None],
-            position_ids=batch.positions.to(device)[None],
-            logits_to_keep=batch.logit_rows.to(device),
+            input_ids=token_ids[None],
+            position_ids=positions[None],
+            logits_to_keep=logit_rows,
             use_cache=False,
             step_attention=step,
         )

@@ -4,6 +4,22 @@
 and sizes; nothing of plans, models or requests.
 """
 
-from mainstem.native.library import AttentionWork, LinearWork, NativeLibrary, native_library
+from mainstem.native.library import (
+    AttentionWork,
+    GateWork,
+    LinearWork,
+    NativeLibrary,
+    NormWork,
+    RotateWork,
+    native_library,
+)
 
-__all__ = ["AttentionWork", "LinearWork", "NativeLibrary", "native_library"]
+__all__ = [
+    "AttentionWork",
+    "GateWork",
+    "LinearWork",
+    "NativeLibrary",
+    "NormWork",
+    "RotateWork",
+    "native_library",
+]

@@ -69,6 +69,67 @@ class LinearWork(ctypes.Structure):
     )
 
 
+class _RowWork(ctypes.Structure):
+    """The `RowWork` of native.c: what work that is done row by row begins with."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("next_row", ctypes.c_int64),
+        ("threads", ctypes.c_int32),
+        ("instruction_set", ctypes.c_int32),
+    )
+
+
+class NormWork(ctypes.Structure):
+    """The `NormWork` of native.c: add, then normalise by the root mean square."""
+
+    _anonymous_ = ("work",)
+    _fields_ = (
+        ("work", _RowWork),
+        ("x", ctypes.c_void_p),
+        ("added", ctypes.c_void_p),
+        ("weight", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("width", ctypes.c_int64),
+        ("epsilon", ctypes.c_float),
+    )
+
+
+class RotateWork(ctypes.Structure):
+    """The `RotateWork` of native.c: rotate queries and keys by their positions, put keys and values into slots."""
+
+    _anonymous_ = ("work",)
+    _fields_ = (
+        ("work", _RowWork),
+        ("qkv", ctypes.c_void_p),
+        ("cos", ctypes.c_void_p),
+        ("sin", ctypes.c_void_p),
+        ("q_weight", ctypes.c_void_p),
+        ("k_weight", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p),
+        ("q", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("kv_head_stride", ctypes.c_int64),
+        ("heads", ctypes.c_int32),
+        ("kv_heads", ctypes.c_int32),
+        ("head_dim", ctypes.c_int32),
+        ("epsilon", ctypes.c_float),
+    )
+
+
+class GateWork(ctypes.Structure):
+    """The `GateWork` of native.c: silu(gate) * up."""
+
+    _anonymous_ = ("work",)
+    _fields_ = (
+        ("work", _RowWork),
+        ("gate_up", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("width", ctypes.c_int64),
+    )
+
+
 class NativeLibrary:
     """The loaded extension.
 
@@ -87,10 +148,15 @@ class NativeLibrary:
         library.mainstem_state_floats.argtypes = [ctypes.c_int64] * 2
         library.mainstem_workspace_floats.restype = ctypes.c_int64
         library.mainstem_workspace_floats.argtypes = [ctypes.c_int64] * 3
-        library.mainstem_attend.argtypes = [ctypes.POINTER(AttentionWork)]
-        library.mainstem_attend.restype = None
-        library.mainstem_linear.argtypes = [ctypes.POINTER(LinearWork)]
-        library.mainstem_linear.restype = None
+        for name, work in (
+            ("attend", AttentionWork),
+            ("linear", LinearWork),
+            ("norm", NormWork),
+            ("rotate", RotateWork),
+            ("gate", GateWork),
+        ):
+            function = getattr(library, f"mainstem_{name}")
+            function.argtypes, function.restype = [ctypes.POINTER(work)], None
         names = [library.mainstem_instruction_set(index) for index in range(3)]
         self.instruction_sets = tuple(name.decode() for name in names if name is not None)
         self.block: int = library.mainstem_block()
@@ -119,6 +185,18 @@ class NativeLibrary:
     def linear(self, work: LinearWork) -> None:
         """Compute a linear layer; every address in `work` must be valid."""
         self._library.mainstem_linear(ctypes.byref(work))
+
+    def norm(self, work: NormWork) -> None:
+        """Add and normalise; every address in `work` must be valid."""
+        self._library.mainstem_norm(ctypes.byref(work))
+
+    def rotate(self, work: RotateWork) -> None:
+        """Rotate queries and keys, store keys and values; every address in `work` must be valid."""
+        self._library.mainstem_rotate(ctypes.byref(work))
+
+    def gate(self, work: GateWork) -> None:
+        """Gate by SiLU; every address in `work` must be valid."""
+        self._library.mainstem_gate(ctypes.byref(work))
 
 
 @cache

@@ -1,5 +1,5 @@
-/* The parts of a step for which PyTorch's operators leave a CPU idle: attention over the slots of a KV pool, and linear
- * layers for any number of rows.
+/* The parts of a step for which PyTorch's operators leave a CPU idle: attention over the slots of a KV pool, linear layers
+ * for any number of rows, and what a decoder layer does between them.
  *
  * Attention. A plan (made by attention/native_tasks.py) gives tasks; a task is a list of pieces that one thread runs in
  * order; a piece is some query rows and the stretch of keys that they share. A row's keys are named by slot numbers, so
@@ -29,6 +29,8 @@
 #define UNPACK_ROWS 24 /* for more rows than this, a panel of 16-bit weights is first made float32 */
 #define CACHE_LINE 64
 #define PREFETCH 8 /* how many keys ahead memory is asked for */
+#define MAX_HEAD_DIM 256
+#define ROWS_AT_ONCE 4 /* that a thread takes of the work between products */
 #define LOWEST -1e30f /* below every score; finite, so that two of them can be subtracted */
 #define LOG2_E 1.4426950408889634f
 
@@ -75,6 +77,46 @@ typedef struct {
     int64_t next_panel; /* counter of the run */
 } LinearWork;
 
+/* Work that is done row by row begins with this. */
+typedef struct {
+    int64_t rows, next_row; /* next_row: counter of the run */
+    int32_t threads, instruction_set;
+} RowWork;
+
+/* x += added, if there is any; then y = x / root mean square of x, times weight. */
+typedef struct {
+    RowWork work;
+    float *x;           /* (rows, width) */
+    const float *added; /* (rows, width) or NULL */
+    const float *weight; /* (width) */
+    float *y;           /* (rows, width) */
+    int64_t width;
+    float epsilon;
+} NormWork;
+
+/* Queries, keys and values of a layer's joint product: the first two are normalised, if there are weights for that, and
+ * rotated by their positions; queries go to q, keys and values to their slots. */
+typedef struct {
+    RowWork work;
+    const float *qkv;                 /* (rows, heads + 2 * kv_heads, head_dim) */
+    const float *cos, *sin;           /* (rows, head_dim) */
+    const float *q_weight, *k_weight; /* (head_dim) or NULL */
+    const int64_t *slots;             /* (rows) */
+    float *q;                         /* (rows, heads, head_dim) */
+    float *keys, *values;             /* (kv_heads, slots, head_dim) */
+    int64_t kv_head_stride;
+    int32_t heads, kv_heads, head_dim;
+    float epsilon;
+} RotateWork;
+
+/* y = silu(gate) * up. */
+typedef struct {
+    RowWork work;
+    const float *gate_up; /* (rows, 2, width) */
+    float *y;             /* (rows, width) */
+    int64_t width;
+} GateWork;
+
 extern void GOMP_parallel(void (*run)(void *), void *data, unsigned threads, unsigned flags) __attribute__((weak));
 extern int omp_get_thread_num(void) __attribute__((weak));
 
@@ -97,6 +139,7 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #include "vectors.h"
 #include "attention.h"
 #include "linear.h"
+#include "layers.h"
 #include "end.h"
 
 #if defined(__x86_64__)
@@ -109,6 +152,7 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #include "vectors.h"
 #include "attention.h"
 #include "linear.h"
+#include "layers.h"
 #include "end.h"
 
 #define LANES 16
@@ -120,6 +164,7 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #include "vectors.h"
 #include "attention.h"
 #include "linear.h"
+#include "layers.h"
 #include "end.h"
 #endif
 
@@ -153,15 +198,19 @@ int mainstem_panel(void) { return PANEL; }
 /* The functions of an instruction set. */
 typedef struct {
     void (*tasks)(void *), (*merges)(void *), (*panels)(void *);
+    void (*norm)(void *, int64_t), (*rotate)(void *, int64_t), (*gate)(void *, int64_t);
 } Functions;
+
+#define FUNCTIONS(set) \
+    (Functions) { run_tasks_##set, run_merges_##set, run_panels_##set, norm_row_##set, rotate_row_##set, gate_row_##set }
 
 static Functions functions_of(int instruction_set) {
     switch (instruction_set) {
 #if defined(__x86_64__)
-    case 2: return (Functions){run_tasks_avx512, run_merges_avx512, run_panels_avx512};
-    case 1: return (Functions){run_tasks_avx2, run_merges_avx2, run_panels_avx2};
+    case 2: return FUNCTIONS(avx512);
+    case 1: return FUNCTIONS(avx2);
 #endif
-    default: return (Functions){run_tasks_portable, run_merges_portable, run_panels_portable};
+    default: return FUNCTIONS(portable);
     }
 }
 
@@ -178,3 +227,30 @@ void mainstem_linear(LinearWork *work) {
     work->next_panel = 0;
     in_parallel(functions_of(work->instruction_set).panels, work, work->threads);
 }
+
+typedef struct {
+    RowWork *work;
+    void (*row)(void *, int64_t);
+} RowLoop;
+
+static void run_rows(void *argument) {
+    const RowLoop *loop = argument;
+    for (;;) {
+        const int64_t begin = __atomic_fetch_add(&loop->work->next_row, ROWS_AT_ONCE, __ATOMIC_RELAXED);
+        if (begin >= loop->work->rows) break;
+        const int64_t left = loop->work->rows - begin;
+        for (int64_t row = begin; row < begin + (left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE); row++)
+            loop->row(loop->work, row);
+    }
+}
+
+static void for_each_row(RowWork *work, void (*row)(void *, int64_t)) {
+    RowLoop loop = {work, row};
+    work->next_row = 0;
+    in_parallel(run_rows, &loop, work->rows > ROWS_AT_ONCE ? work->threads : 1);
+}
+
+/* The work between products; each struct says what it computes. */
+void mainstem_norm(NormWork *work) { for_each_row(&work->work, functions_of(work->work.instruction_set).norm); }
+void mainstem_rotate(RotateWork *work) { for_each_row(&work->work, functions_of(work->work.instruction_set).rotate); }
+void mainstem_gate(GateWork *work) { for_each_row(&work->work, functions_of(work->work.instruction_set).gate); }
