@@ -12,19 +12,21 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import httpx
 import numpy as np
 
 START_TIMEOUT_S = 300.0
 TokenList = list[int]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -139,6 +141,19 @@ def random_prompt(rng: np.random.Generator, n: int) -> TokenList:
     """Token ids of no meaning, none of them special in the embedded model's vocabulary."""
     ids: TokenList = rng.integers(100, 40_000, n).tolist()
     return ids
+
+
+def timed(times: list[int], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call, append the nanoseconds it took, and return its result."""
+    begin = time.perf_counter_ns()
+    result = call(*args, **kwargs)
+    times.append(time.perf_counter_ns() - begin)
+    return result
+
+
+def median_us(times: Sequence[int]) -> float:
+    """The median of some nanoseconds, in microseconds."""
+    return statistics.median(times) / 1e3
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
