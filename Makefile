@@ -56,7 +56,7 @@ clean:  ## remove the environment and every cache
 NATIVE := hatch_build.py $(wildcard src/mainstem/native/*.[ch])
 $(STAMP): pyproject.toml $(NATIVE) $(VENV)/torch
 	@echo "Installing mainstem into $(VENV)"
-	@$(PIP) install --quiet --editable '.[serve,dev]'
+	@$(PIP) install --quiet --editable '.[serve,bench,dev]'
 	@touch $@
 
 $(VENV)/torch: $(VENV)/torch-wanted

@@ -17,11 +17,35 @@ ROOT = random_tokens(150).tolist()
 TAILS = [random_tokens(n, seed=n).tolist() for n in (1, 6, 40, 90)]
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
 @pytest.mark.parametrize("cascade", [True, False])
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-def test_logits_equal_the_dense_forward(tmp_path: Path, architecture: str, cascade: bool) -> None:
+def test_logits_equal_the_dense_forward(tmp_path: Path, architecture: str, cascade: bool, kernels: str) -> None:
     folder = make_tiny_model(tmp_path / architecture, architecture)
-    llm = tiny_llm(folder, max_num_batched_tokens=48, cascade=cascade)
+    check_logits(folder, tiny_llm(folder, max_num_batched_tokens=48, cascade=cascade, kernels=kernels))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "overrides"),
+    [
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"tie_word_embeddings": False, "num_key_value_heads": 4}),
+        ("llama", {"hidden_size": 72, "head_dim": 24, "num_attention_heads": 3, "num_key_value_heads": 1}),
+        ("llama", {"intermediate_size": 100, "rms_norm_eps": 1e-3}),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}}),
+        ("llama", {"hidden_act": "gelu"}),
+        ("qwen3", {"head_dim": 40, "rms_norm_eps": 1e-3}),
+        ("mistral", {"head_dim": 12}),
+    ],
+)
+def test_logits_equal_the_dense_forward_of_variants(
+    tmp_path: Path, architecture: str, overrides: dict[str, Any]
+) -> None:
+    folder = make_tiny_model(tmp_path / architecture, architecture, **overrides)
+    check_logits(folder, tiny_llm(folder, max_num_batched_tokens=48))
+
+
+def check_logits(folder: Path, llm: LLM) -> None:
     dense = DenseModel(folder)
     prompts = [[*ROOT, *tail] for tail in TAILS]
     for generation, prompt in zip(llm.generate(prompts, greedy(6, logprobs=5)), prompts, strict=True):
