@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     for line in describe_budget(engine.budget, engine.max_model_len):
         console.print(line, markup=False)
+    console.print(f"Compute  {engine.compute}", markup=False)
     run_server(
         engine,
         server_config,

@@ -37,6 +37,7 @@ class AsyncEngine:
         config: the settings it was made from.
         model_name: short name of the model.
         budget: where its memory goes.
+        compute: what computes its steps, fit to show.
         tokenizer: of the model; safe to use from any thread.
         max_model_len: longest prompt plus reply, in tokens.
     """
@@ -49,6 +50,7 @@ class AsyncEngine:
         self._engine = EngineThread(config, progress, after_step=self._post)
         self.model_name = self._engine.model_name
         self.budget = self._engine.budget
+        self.compute = self._engine.compute
         self.tokenizer = self._engine.core.tokenizer
         self.max_model_len = self._engine.core.max_model_len
 

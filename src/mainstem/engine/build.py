@@ -19,11 +19,12 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 class BuiltEngine(NamedTuple):
-    """An engine that is ready to step, the name of its model and where its memory goes."""
+    """An engine that is ready to step, the name of its model, where its memory goes and what computes."""
 
     core: EngineCore
     model_name: str
     budget: MemoryBudget
+    compute: str
 
 
 def build_engine(config: EngineConfig, progress: Progress = no_progress) -> BuiltEngine:
@@ -48,7 +49,7 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         max_model_len=_max_model_len(config, loaded.shape.max_position),
     )
     core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade)
-    return BuiltEngine(core, files.name, budget)
+    return BuiltEngine(core, files.name, budget, runner.compute)
 
 
 def _device(name: str) -> torch.device:

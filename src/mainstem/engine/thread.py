@@ -79,7 +79,7 @@ class EngineThread:
         self.core: EngineCore
         _running.add(self)
         self._thread.start()
-        self.core, self.model_name, self.budget = built.result()
+        self.core, self.model_name, self.budget, self.compute = built.result()
         self._stats = self.core.stats()
 
     @property

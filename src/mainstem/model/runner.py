@@ -94,6 +94,20 @@ class ModelRunner:
         if self.attention.name == "native" and library is not None and is_llama(self._module, self.pool):
             self._forward = LlamaForward(self._module, self.pool, library)
 
+    @property
+    def compute(self) -> str:
+        """What computes the steps, fit to show."""
+        threads = f"{torch.get_num_threads()} threads" if self.device.type == "cpu" else str(self.device)
+        library = native_library()
+        if self.attention.name == "native" and library is not None:
+            return f"native extension ({library.instruction_sets[library.fastest]}), {threads}"
+        if self.device.type == "cpu" and library is None:
+            return (
+                f"PyTorch's operators, {threads}; the faster native extension was not built: "
+                "get a C compiler, then run python -m mainstem.native"
+            )
+        return f"PyTorch's operators, {threads}"
+
     @torch.inference_mode()
     def execute(self, batch: StepBatch) -> Tensor:
         """Compute the batch, writing its keys and values into the pool.
