@@ -3,20 +3,25 @@
  *            registers.
  */
 
-/* Copy the keys and values of a block to k and v, (BLOCK, padded head_dim), as floats. The slots after the block's
- * are known as well, `ahead` of them, and asked for in time: only we know where the next keys lie. */
+/* Ask for the keys and values in `count` slots: they lie anywhere, and only we know what comes next. */
+INLINE void NAME(prefetch)(const AttentionWork *work, int head, const int32_t *slots, int count) {
+    const int64_t size = work->dtype == FLOAT32 ? 4 : 2, row = work->head_dim * size;
+    const int64_t base = head * work->kv_head_stride * size;
+    for (int i = 0; i < count; i++)
+        for (int64_t at = base + slots[i] * row, end = at + row; at < end; at += CACHE_LINE) {
+            __builtin_prefetch((const char *)work->keys + at, 0, 2);
+            __builtin_prefetch((const char *)work->values + at, 0, 2);
+        }
+}
+
+/* Copy the keys and values of a block to k and v, (BLOCK, padded head_dim), as floats. `ahead` slots after the block's are
+ * asked for in time. */
 INLINE void NAME(copy_block)(const AttentionWork *work, int head, const int32_t *slots, int count, int ahead, float *k,
                              float *v, const int dtype) {
     const int dim = work->head_dim, width = (int)padded(dim), whole = dim / LANES * LANES;
-    const int64_t base = head * work->kv_head_stride, size = dtype == FLOAT32 ? 4 : 2;
+    const int64_t base = head * work->kv_head_stride;
     for (int key = 0; key < count; key++) {
-        if (key + PREFETCH < count + ahead) {
-            const int64_t next = (base + (int64_t)slots[key + PREFETCH] * dim) * size;
-            for (int64_t at = next; at < next + dim * size; at += CACHE_LINE) {
-                __builtin_prefetch((const char *)work->keys + at);
-                __builtin_prefetch((const char *)work->values + at);
-            }
-        }
+        if (key + PREFETCH < count + ahead) NAME(prefetch)(work, head, slots + key + PREFETCH, 1);
         const int64_t from = base + (int64_t)slots[key] * dim;
         const int to = key * width;
         for (int d = 0; d < whole; d += LANES) {
@@ -139,11 +144,19 @@ INLINE void NAME(attend_rows)(const int n, const NAME(Rows) *rows, int first, co
     for (; d < width; d += LANES) VALUES_INTO_OUTPUT(1)
 }
 
-TARGET static void NAME(attend_block)(const NAME(Rows) *rows, const float *k_t, const float *v, int count,
-                                      int block_begin, int dim, int width) {
+/* All rows over one block. Meanwhile the `ahead` slots after the block's are asked for, a few with every few rows. */
+TARGET static void NAME(attend_block)(const AttentionWork *work, int head, const int32_t *slots, int ahead,
+                                      const NAME(Rows) *rows, const float *k_t, const float *v, int count,
+                                      int block_begin) {
+    const int dim = work->head_dim, width = (int)padded(dim);
+    const int share = ahead * ROWS / rows->count + 1;
     int first = 0;
-    for (; first + ROWS <= rows->count; first += ROWS)
+    for (; first + ROWS <= rows->count; first += ROWS) {
+        NAME(prefetch)(work, head, slots + count, ahead < share ? ahead : share);
+        slots += ahead < share ? ahead : share;
+        ahead -= ahead < share ? ahead : share;
         NAME(attend_rows)(ROWS, rows, first, k_t, v, count, block_begin, dim, width);
+    }
     switch (rows->count - first) {
 #define REST(n) \
     case n: NAME(attend_rows)(n, rows, first, k_t, v, count, block_begin, dim, width); break;
@@ -212,8 +225,12 @@ TARGET static void NAME(run_piece)(const AttentionWork *work, const Piece *piece
         }
         for (int block = begin; block < end; block += BLOCK) {
             const int keys = end - block < BLOCK ? end - block : BLOCK;
-            NAME(gather_block)(work, head, piece->slots + block, keys, piece->key_end - block - keys, k, k_t, v);
-            NAME(attend_block)(&rows, k_t, v, keys, block, dim, width);
+            const int32_t *slots = piece->slots + block;
+            /* Many rows give the time to ask for the next block while they are computed; few rows wait for memory. */
+            const int left = piece->key_end - block - keys, next = left < BLOCK ? left : BLOCK;
+            const int many = count >= MANY_ROWS;
+            NAME(gather_block)(work, head, slots, keys, many ? 0 : left, k, k_t, v);
+            NAME(attend_block)(work, head, slots, many ? next : 0, &rows, k_t, v, keys, block);
         }
         for (int i = 0; i < count; i++) {
             const float *row_o = o + (int64_t)i * width;

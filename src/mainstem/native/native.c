@@ -28,7 +28,8 @@
 #define PANEL 32      /* outputs of a linear layer whose weights lie together */
 #define UNPACK_ROWS 24 /* for more rows than this, a panel of 16-bit weights is first made float32 */
 #define CACHE_LINE 64
-#define PREFETCH 8 /* how many keys ahead memory is asked for */
+#define PREFETCH 8    /* how many keys ahead memory is asked for */
+#define MANY_ROWS 24  /* whose computation covers the time to fetch a block */
 #define MAX_HEAD_DIM 256
 #define ROWS_AT_ONCE 4 /* that a thread takes of the work between products */
 #define LOWEST -1e30f /* below every score; finite, so that two of them can be subtracted */
