@@ -9,20 +9,28 @@ import logging
 import time
 from collections.abc import Sequence
 from itertools import count
+from typing import NamedTuple
 
 import torch
 
 from mainstem.engine.batch import pack
-from mainstem.engine.outputs import EngineStats
+from mainstem.engine.outputs import EngineStats, StepTimes
 from mainstem.engine.reply import Reply, Sink
 from mainstem.errors import EngineFailed, InvalidRequest, MainstemError
-from mainstem.model import ModelRunner, sample
+from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, Scheduler
 from mainstem.tokens import Tokenizer
 from mainstem.tree import Namespace, PrefixCache, TokenArray, namespace_key
 
 log = logging.getLogger(__name__)
+
+
+class _Computed(NamedTuple):
+    """What the model said in one step: float32 (rows, vocab), and a token for each row that was asked for."""
+
+    logits: torch.Tensor
+    sampled: list[Sampled]
 
 
 class EngineCore:
@@ -57,6 +65,7 @@ class EngineCore:
         self._finished = 0
         self._aborted = 0
         self._generated_tokens = 0
+        self.times = StepTimes()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -137,6 +146,7 @@ class EngineCore:
 
         A step that fails fails the running requests (or, if none runs, the waiting ones), not the engine.
         """
+        times, started, cpu = self.times, time.perf_counter(), time.thread_time()
         try:
             self._step()
         except Exception as error:
@@ -146,15 +156,17 @@ class EngineCore:
             message = f"the engine failed while computing this request: {type(error).__name__}"
             for request in victims:
                 self._fail(self._replies[request.id], EngineFailed(message))
+        times.step_s += time.perf_counter() - started
+        times.other_cpu_s += time.thread_time() - cpu
 
     def _step(self) -> None:
         output = self.scheduler.schedule()
         if not output.scheduled:
             raise RuntimeError("requests are left but none can run")
         packed = pack(output, cascade=self.cascade)
-        logits = self.runner.execute(packed.batch)
         replies = [self._replies[source.request.id] for source in output.sources]
-        sampled = sample(logits, [r.sample_row(row) for r, row in zip(replies, packed.source_rows, strict=True)])
+        rows = [reply.sample_row(row) for reply, row in zip(replies, packed.source_rows, strict=True)]
+        logits, sampled = self._compute(packed.batch, rows)
         failed = {reply.request: result.error for reply, result in zip(replies, sampled, strict=True) if result.error}
         sampled_rows = set(packed.source_rows)
         for scheduled, row in zip(output.scheduled, packed.last_rows, strict=True):
@@ -174,6 +186,15 @@ class EngineCore:
             if news.finish_reason is not None:
                 self._finish(reply)
             reply.sink(news)
+
+    def _compute(self, batch: StepBatch, rows: list[SampleRow]) -> _Computed:
+        """Run the model and sample; the time that takes is the model's, all other time of a step the engine's own."""
+        started, cpu = time.perf_counter(), time.thread_time()
+        logits = self.runner.execute(batch)
+        sampled = sample(logits, rows)
+        self.times.model_s += time.perf_counter() - started
+        self.times.other_cpu_s -= time.thread_time() - cpu
+        return _Computed(logits, sampled)
 
     def _finish(self, reply: Reply) -> None:
         self.scheduler.finish(reply.request)

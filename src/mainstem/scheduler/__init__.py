@@ -1,6 +1,6 @@
 """Which requests run in the next step, and how many tokens of each."""
 
-from mainstem.scheduler.request import Request, RequestState
+from mainstem.scheduler.request import Request, RequestState, TokenBuffer
 from mainstem.scheduler.scheduler import LogitSource, ScheduledTokens, Scheduler, SchedulerOutput
 
 __all__ = [
@@ -10,4 +10,5 @@ __all__ = [
     "ScheduledTokens",
     "Scheduler",
     "SchedulerOutput",
+    "TokenBuffer",
 ]

@@ -1,0 +1,328 @@
+"""What runs the calls of a workload: the engine itself, or its scheduler and cache alone, on a clock of their own.
+
+A machine has two clocks. The *workload's clock* (`now`) decides when a call is due; it moves by a stated cost of each
+step and jumps over idle time, so that an engine and a cache alone, fast or slow, see the same calls in the same order.
+The clock that things are *measured* by is in the results: the wall's for an engine, the workload's for a virtual
+machine. Both machines drive the same `Scheduler` over the same `PrefixCache`.
+
+It knows requests and steps; it knows no workload, no report, and imports no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from zlib import crc32
+
+import numpy as np
+
+from mainstem.errors import EngineFailed, MainstemError
+from mainstem.params import SamplingParams
+from mainstem.scheduler import Request, Scheduler, SchedulerOutput
+from mainstem.tree import TokenArray
+
+if TYPE_CHECKING:
+    from mainstem.engine import EngineCore, RequestOutput
+
+StepSeconds = Callable[[SchedulerOutput], float]
+"""What a step costs on the workload's clock."""
+
+# A step of a small model on a laptop, roughly. Only the order of calls depends on it, and only where calls wait.
+NOMINAL_STEP_S, NOMINAL_TOKEN_S = 0.02, 0.001
+GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+
+
+def nominal_seconds(output: SchedulerOutput) -> float:
+    """20 ms a step and 1 ms a token."""
+    return NOMINAL_STEP_S + NOMINAL_TOKEN_S * num_scheduled(output)
+
+
+def num_scheduled(output: SchedulerOutput) -> int:
+    """Tokens that a step computes."""
+    return sum(stop - start for _, start, stop in output.scheduled)
+
+
+class NewToken(NamedTuple):
+    """A token of a call's reply.
+
+    Attributes:
+        call: index of the call.
+        token: its id.
+        at: when it was sampled, by the clock that is measured by.
+        last: whether it ends the reply.
+    """
+
+    call: int
+    token: int
+    at: float
+    last: bool
+
+
+class CallUsage(NamedTuple):
+    """Where the tokens of a finished call came from.
+
+    Attributes:
+        cached: prompt tokens found at its first admission, or taken from a request that was computing them.
+        computed: tokens computed for it, the reply's and those computed again after a preemption included.
+        preemptions: how often it had to give way.
+    """
+
+    cached: int
+    computed: int
+    preemptions: int
+
+
+class Holding(NamedTuple):
+    """How many tokens of a running call have KV; the call's index."""
+
+    call: int
+    tokens: int
+
+
+class MemoryUse(NamedTuple):
+    """The KV pool between two steps, in token slots.
+
+    Attributes:
+        used: slots that are not free, cached ones that nobody runs on included.
+        in_use: of these, slots that running calls hold; with what they have reserved and not filled yet.
+        unfilled: of these, slots without KV: reserved, or still to be computed.
+        holdings: what each running call would hold by itself.
+    """
+
+    used: int
+    in_use: int
+    unfilled: int
+    holdings: list[Holding]
+
+
+class Machine(Protocol):
+    """Runs calls, one step at a time. Single-threaded."""
+
+    @property
+    def now(self) -> float:
+        """Seconds on the workload's clock."""
+
+    def has_work(self) -> bool:
+        """Whether a call is queued or running."""
+
+    def submit(
+        self, call: int, prompt: TokenArray, reply_tokens: int, reply: TokenArray | None, *, due: float
+    ) -> float:
+        """Queue a call; returns when, by the clock that is measured by.
+
+        Args:
+            call: its index, not in use by another one.
+            prompt: int32[n].
+            reply_tokens: how long its reply is, exactly.
+            reply: int32[reply_tokens], what it replies; None for what the model says.
+            due: when it was to be sent, on the workload's clock; not after `now`.
+        """
+
+    def step(self) -> list[NewToken]:
+        """Run one step; the clock goes on.
+
+        Raises:
+            MainstemError: when a call cannot be run.
+        """
+
+    def wait_until(self, when: float) -> None:
+        """Let time pass, with nothing to do."""
+
+    def usage(self, call: int) -> CallUsage:
+        """Where the tokens of a call came from; asked once, after its last token."""
+
+    def memory(self) -> MemoryUse:
+        """Count slots between two steps."""
+
+
+class _Account:
+    """What both machines note of their calls: the requests behind them and how much was computed for each."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._calls: dict[str, int] = {}
+        self._computed: dict[int, int] = {}
+        self._requests: dict[int, Request] = {}
+
+    def open(self, call: int, request: Request) -> None:
+        if call in self._requests:
+            raise ValueError(f"call {call} has been submitted already")
+        self._calls[request.id] = call
+        self._requests[call] = request
+        self._computed[call] = 0
+
+    def note(self, output: SchedulerOutput) -> None:
+        for request, start, stop in output.scheduled:
+            self._computed[self._calls[request.id]] += stop - start
+
+    def call_of(self, request: Request) -> int:
+        return self._calls[request.id]
+
+    def close(self, call: int) -> CallUsage:
+        request = self._requests.pop(call)
+        del self._calls[request.id]
+        return CallUsage(request.num_cached, self._computed.pop(call), request.num_preemptions)
+
+    def memory(self) -> MemoryUse:
+        stats = self._scheduler.cache.stats()
+        running = self._scheduler.running
+        return MemoryUse(
+            used=stats.capacity - stats.free,
+            in_use=stats.protected,
+            unfilled=sum(len(request.table) - request.num_computed for request in running),
+            holdings=[Holding(self._calls[request.id], request.num_computed) for request in running],
+        )
+
+
+class VirtualMachine:
+    """A scheduler and a cache without a model, on a virtual clock.
+
+    A reply that is not given is made of the prompt's own tokens, so that equal prompts get equal replies, as from a
+    greedy model.
+
+    Args:
+        scheduler: with the cache to be measured; nothing else uses it.
+        vocab_size: replies are made of token ids below this.
+        step_seconds: what a step costs; this is also what is measured.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, vocab_size: int, step_seconds: StepSeconds = nominal_seconds) -> None:
+        self.scheduler = scheduler
+        self._vocab_size = vocab_size
+        self._step_seconds = step_seconds
+        self._account = _Account(scheduler)
+        self._replies: dict[str, TokenArray] = {}
+        self._now = 0.0
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    def has_work(self) -> bool:
+        return self.scheduler.has_work()
+
+    def submit(
+        self, call: int, prompt: TokenArray, reply_tokens: int, reply: TokenArray | None, *, due: float
+    ) -> float:
+        request = Request(str(call), prompt, GREEDY, max_tokens=reply_tokens, arrival=due)
+        self._account.open(call, request)
+        self.scheduler.add(request)
+        self._replies[request.id] = made_up_reply(prompt, reply_tokens, self._vocab_size) if reply is None else reply
+        return due
+
+    def step(self) -> list[NewToken]:
+        output = self.scheduler.schedule()
+        if not output.scheduled:
+            raise EngineFailed("requests are left but none can run")
+        self._account.note(output)
+        self._now += self._step_seconds(output)
+        self.scheduler.commit(output)
+        return [self._push(request) for request, _, _ in output.sources]
+
+    def _push(self, request: Request) -> NewToken:
+        token = int(self._replies[request.id][request.num_generated])
+        request.tokens.append(token)
+        last = request.num_generated == request.max_tokens
+        if last:
+            self.scheduler.finish(request)
+            del self._replies[request.id]
+        return NewToken(self._account.call_of(request), token, self._now, last)
+
+    def wait_until(self, when: float) -> None:
+        self._now = max(self._now, when)
+
+    def usage(self, call: int) -> CallUsage:
+        return self._account.close(call)
+
+    def memory(self) -> MemoryUse:
+        return self._account.memory()
+
+
+def made_up_reply(prompt: TokenArray, length: int, vocab_size: int) -> TokenArray:
+    """int32[length], a function of the prompt and nothing else."""
+    start = crc32(prompt.tobytes())
+    # Knuth's multiplicative hash spreads neighbouring positions over the vocabulary.
+    spread = (np.arange(start, start + length, dtype=np.uint64) * np.uint64(2654435761)) >> np.uint64(7)
+    return (spread % np.uint64(vocab_size)).astype(np.int32)
+
+
+class ObservedScheduler(Scheduler):
+    """A scheduler that keeps its latest schedule for whoever measures."""
+
+    latest: SchedulerOutput | None = None
+
+    def schedule(self) -> SchedulerOutput:
+        self.latest = super().schedule()
+        return self.latest
+
+
+class EngineMachine:
+    """A real engine, stepped in this thread and measured by the clock on the wall.
+
+    Args:
+        core: with an `ObservedScheduler`; nothing else uses it.
+        step_seconds: what a step costs on the workload's clock.
+    """
+
+    def __init__(self, core: EngineCore, *, step_seconds: StepSeconds = nominal_seconds) -> None:
+        if not isinstance(core.scheduler, ObservedScheduler):
+            raise TypeError("the engine of an EngineMachine needs an ObservedScheduler")
+        self.core = core
+        self._scheduler = core.scheduler
+        self._step_seconds = step_seconds
+        self._account = _Account(core.scheduler)
+        self._new: list[NewToken] = []
+        self._failed: MainstemError | None = None
+        self._now = 0.0
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    def has_work(self) -> bool:
+        return self.core.has_work()
+
+    def submit(
+        self,
+        call: int,
+        prompt: TokenArray,
+        reply_tokens: int,
+        reply: TokenArray | None,
+        *,
+        due: float,  # noqa: ARG002
+    ) -> float:
+        def take(news: RequestOutput | MainstemError) -> None:
+            if isinstance(news, MainstemError):
+                self._failed = news
+                return
+            last = news.finish_reason is not None
+            self._new += [NewToken(call, token, news.at, last) for token in news.token_ids]
+
+        if reply is not None:
+            raise ValueError("an engine makes its own replies")
+        submitted = time.perf_counter()
+        self.core.submit(prompt, replace(GREEDY, max_tokens=reply_tokens), take, arrival=submitted)
+        self._account.open(call, self._scheduler.waiting[-1])
+        return submitted
+
+    def step(self) -> list[NewToken]:
+        self.core.step()
+        if self._failed is not None:
+            raise self._failed
+        output = self._scheduler.latest
+        assert output is not None
+        self._account.note(output)
+        self._now += self._step_seconds(output)
+        new, self._new = self._new, []
+        return new
+
+    def wait_until(self, when: float) -> None:
+        self._now = max(self._now, when)
+
+    def usage(self, call: int) -> CallUsage:
+        return self._account.close(call)
+
+    def memory(self) -> MemoryUse:
+        return self._account.memory()

@@ -1,0 +1,29 @@
+"""What the tests of the benchmarks share: small workloads, and both machines over every cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mainstem.bench.machines import StepSeconds, VirtualMachine, nominal_seconds
+from mainstem.bench.workload import Call, Workload
+from mainstem.scheduler import Scheduler
+from mainstem.tree import CACHES, TokenArray
+
+VOCAB_SIZE = 448
+
+
+def tokens(n: int, seed: int = 0) -> TokenArray:
+    return np.random.default_rng(seed).integers(3, VOCAB_SIZE, n).astype(np.int32)
+
+
+def workload(calls: Sequence[Call]) -> Workload:
+    return Workload(name="test", settings={}, calls=tuple(calls), vocab_size=VOCAB_SIZE)
+
+
+def virtual(
+    arm: str = "radix", capacity: int = 4096, *, budget: int = 64, step_seconds: StepSeconds = nominal_seconds
+) -> VirtualMachine:
+    scheduler = Scheduler(CACHES[arm](capacity), max_num_batched_tokens=budget, max_num_seqs=16, max_model_len=2048)
+    return VirtualMachine(scheduler, vocab_size=VOCAB_SIZE, step_seconds=step_seconds)
