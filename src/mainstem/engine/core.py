@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
@@ -90,6 +91,23 @@ class EngineCore:
             raise InvalidRequest(f"token ids must be between 0 and {vocab_size - 1}", param="stop_token_ids")
         self.scheduler.check_length(len(prompt))
 
+    def _check_recorded(self, prompt: TokenArray, params: SamplingParams, recorded: TokenArray) -> None:
+        vocab_size = self.runner.shape.vocab_size
+        if params.n != 1:
+            raise InvalidRequest(f"a recorded reply is one reply, not {params.n}", param="n")
+        if params.logprobs is not None:
+            raise InvalidRequest("a recorded reply has no logprobs", param="logprobs")
+        if len(recorded) == 0 or int(recorded.min()) < 0 or int(recorded.max()) >= vocab_size:
+            raise InvalidRequest(
+                f"a recorded reply needs at least one token, each between 0 and {vocab_size - 1}", param="recorded"
+            )
+        if len(prompt) + len(recorded) > self.max_model_len:
+            raise InvalidRequest(
+                f"a prompt of {len(prompt)} tokens and a recorded reply of {len(recorded)} exceed the context of "
+                f"{self.max_model_len}",
+                param="recorded",
+            )
+
     def submit(
         self,
         prompt: TokenArray,
@@ -98,20 +116,28 @@ class EngineCore:
         *,
         namespace: Namespace = (),
         arrival: float | None = None,
+        recorded: TokenArray | None = None,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
 
+        With `recorded` tokens the reply is these, whatever is sampled (teacher forcing): every step is computed as for
+        a reply of the model's own, then the recorded token is taken. It ends after the last of them and nowhere else;
+        how `params` would end it does not count.
+
         Raises:
-            as `check`; nothing is queued then.
+            as `check`; InvalidRequest too when a recorded reply cannot be taken as it is. Nothing is queued then.
         """
         self.check(prompt, params, namespace)
+        if recorded is not None:
+            self._check_recorded(prompt, params, recorded)
+            params = replace(params, max_tokens=len(recorded), stop=(), stop_token_ids=(), ignore_eos=True)
         arrived = time.perf_counter() if arrival is None else arrival
         ids = []
         for index in range(params.n):
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
             request = Request(request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived)
-            reply = Reply(request, index, self.tokenizer, sink)
+            reply = Reply(request, index, self.tokenizer, sink, recorded=recorded)
             self.scheduler.add(request)
             self._replies[request_id] = reply
             ids.append(request_id)
