@@ -8,6 +8,9 @@ import numpy as np
 
 from mainstem.bench.machines import StepSeconds, VirtualMachine, nominal_seconds
 from mainstem.bench.workload import Call, Workload
+from mainstem.bench.workloads.agent import TurnRange, agent
+from mainstem.bench.workloads.branch import branch
+from mainstem.bench.workloads.chat import chat
 from mainstem.scheduler import Scheduler
 from mainstem.tree import CACHES, TokenArray
 
@@ -27,3 +30,12 @@ def virtual(
 ) -> VirtualMachine:
     scheduler = Scheduler(CACHES[arm](capacity), max_num_batched_tokens=budget, max_num_seqs=16, max_model_len=2048)
     return VirtualMachine(scheduler, vocab_size=VOCAB_SIZE, step_seconds=step_seconds)
+
+
+def small_workloads() -> dict[str, Workload]:
+    """One of each kind, small enough for a tiny model."""
+    return {
+        "agent": agent(scale=0.04, turns=TurnRange(3, 5), agents=3, vocab_size=VOCAB_SIZE),
+        "branch": branch(scale=0.02, branches=4, depth=3, trees=2, vocab_size=VOCAB_SIZE),
+        "chat": chat(scale=0.1, sessions=12, system_prompts=4, vocab_size=VOCAB_SIZE),
+    }

@@ -6,6 +6,7 @@ Two tokens are the same here if they and everything before them are equal. It kn
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -87,8 +88,24 @@ class LiveTokens:
             self._undecided.discard((call, other))
 
 
-def new_tokens(workload: Workload, replies: Sequence[TokenArray]) -> npt.NDArray[np.int64]:
-    """How many tokens of each call's prompt no earlier call has put through the model: what an endless cache computes.
+class EndlessCache(NamedTuple):
+    """What a cache without limits would make of a workload.
+
+    Attributes:
+        new: int64[calls], tokens of each prompt that no earlier call has put through the model; all others would hit.
+        distinct: tokens it holds at the end.
+    """
+
+    new: npt.NDArray[np.int64]
+    distinct: int
+
+    def hit_ceiling(self, workload: Workload) -> float:
+        """Share of all prompt tokens that a cache can hit at most."""
+        return 1 - int(self.new.sum()) / sum(workload.prompt_lengths)
+
+
+def endless_cache(workload: Workload, replies: Sequence[TokenArray]) -> EndlessCache:
+    """Run a workload's tokens through a radix tree that never evicts.
 
     Calls count as running one after the other, in the workload's order. The last token of a reply is not put through
     the model before a later prompt contains it.
@@ -96,9 +113,6 @@ def new_tokens(workload: Workload, replies: Sequence[TokenArray]) -> npt.NDArray
     Args:
         workload: any.
         replies: of every call.
-
-    Returns:
-        int64[calls].
     """
     room = sum(len(call.appended) + call.reply_tokens for call in workload.calls)
     endless = RadixCache(max(room, 1))
@@ -115,4 +129,4 @@ def new_tokens(workload: Workload, replies: Sequence[TokenArray]) -> npt.NDArray
         endless.insert(context[:-1])
         if index in extended:
             contexts[index] = context
-    return new
+    return EndlessCache(new, endless.stats().evictable)

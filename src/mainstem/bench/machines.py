@@ -300,10 +300,9 @@ class EngineMachine:
             last = news.finish_reason is not None
             self._new += [NewToken(call, token, news.at, last) for token in news.token_ids]
 
-        if reply is not None:
-            raise ValueError("an engine makes its own replies")
         submitted = time.perf_counter()
-        self.core.submit(prompt, replace(GREEDY, max_tokens=reply_tokens), take, arrival=submitted)
+        params = replace(GREEDY, max_tokens=reply_tokens)
+        self.core.submit(prompt, params, take, arrival=submitted, recorded=reply)
         self._account.open(call, self._scheduler.waiting[-1])
         return submitted
 
