@@ -52,8 +52,8 @@ class LiveTokens:
         for holding in holdings:
             if holding.call not in self._rows:
                 self._compare(holding.call)
-        if len(holdings) == 1:
-            return holdings[0].tokens
+        if len(holdings) <= 1:
+            return sum(holding.tokens for holding in holdings)
         for pair in list(self._undecided):
             self._extend(*pair)
         rows = [self._rows[call] for call, _ in holdings]

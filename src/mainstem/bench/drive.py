@@ -34,7 +34,9 @@ class CallRecord(NamedTuple):
         submitted: when it was sent.
         token_times: float64[reply_tokens], when each token of its reply came.
         reply: int32[reply_tokens].
+        first_step: the step that its first token came from, from 0.
         prompt_tokens: length of its prompt.
+        found_tokens: prompt tokens that were in the cache when it was sent.
         cached_tokens: prompt tokens that were in the cache, or that it took from a call that was computing them.
         prefilled_tokens: tokens computed for it beyond one for each later token of the reply: the prompt's that were
             not cached, and whatever had to be computed again.
@@ -45,7 +47,9 @@ class CallRecord(NamedTuple):
     submitted: float
     token_times: Seconds
     reply: TokenArray
+    first_step: int
     prompt_tokens: int
+    found_tokens: int
     cached_tokens: int
     prefilled_tokens: int
     preemptions: int
@@ -68,7 +72,7 @@ class CallRecord(NamedTuple):
 
 @dataclass(slots=True)
 class MemoryLog:
-    """The KV pool after each step in which something ran, in tokens.
+    """The KV pool after each step, in tokens.
 
     Attributes:
         used: slots that are not free.
@@ -85,9 +89,7 @@ class MemoryLog:
     distinct: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, use: MemoryUse, distinct: int) -> None:
-        """Note one step; steps after which no call runs say nothing of sharing and are left out."""
-        if not use.holdings:
-            return
+        """Note one step."""
         self.used.append(use.used)
         self.in_use.append(use.in_use)
         self.resident.append(use.in_use - use.unfilled)
@@ -117,6 +119,7 @@ class _Open:
     prompt: TokenArray
     tokens: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    first_step: int = -1
 
 
 def require_fit(workload: Workload, max_model_len: int) -> None:
@@ -183,10 +186,9 @@ class _Drive:
             if not machine.has_work():
                 machine.wait_until(self._queue[0][0])
                 continue
-            tokens = machine.step()
+            for new in machine.step():
+                self._take(new, steps)
             steps += 1
-            for new in tokens:
-                self._take(new)
             use = machine.memory()
             self._memory.add(use, self._live.distinct(use.holdings))
         return DriveResult([self._records[index] for index in range(len(self._calls))], self._memory, steps)
@@ -204,8 +206,10 @@ class _Drive:
         self._open[index] = _Open(submitted, prompt)
         self._live.add(index, prompt)
 
-    def _take(self, new: NewToken) -> None:
+    def _take(self, new: NewToken, step: int) -> None:
         opened = self._open[new.call]
+        if not opened.tokens:
+            opened.first_step = step
         opened.tokens.append(new.token)
         opened.times.append(new.at)
         if new.last:
@@ -223,7 +227,9 @@ class _Drive:
             submitted=opened.submitted,
             token_times=np.array(opened.times),
             reply=reply,
+            first_step=opened.first_step,
             prompt_tokens=len(opened.prompt),
+            found_tokens=usage.found,
             cached_tokens=usage.cached,
             prefilled_tokens=usage.computed - (len(reply) - 1),
             preemptions=usage.preemptions,

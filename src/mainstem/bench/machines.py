@@ -64,11 +64,13 @@ class CallUsage(NamedTuple):
     """Where the tokens of a finished call came from.
 
     Attributes:
+        found: prompt tokens that were in the cache when it was sent.
         cached: prompt tokens found at its first admission, or taken from a request that was computing them.
         computed: tokens computed for it, the reply's and those computed again after a preemption included.
         preemptions: how often it had to give way.
     """
 
+    found: int
     cached: int
     computed: int
     preemptions: int
@@ -138,22 +140,29 @@ class Machine(Protocol):
 
 
 class _Account:
-    """What both machines note of their calls: the requests behind them and how much was computed for each."""
+    """What both machines note of their calls: the requests behind them, what was found and computed for each."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._calls: dict[str, int] = {}
         self._computed: dict[int, int] = {}
+        self._found: dict[int, int] = {}
         self._requests: dict[int, Request] = {}
 
-    def open(self, call: int, request: Request) -> None:
-        if call in self._requests:
+    def look_up(self, call: int, prompt: TokenArray) -> None:
+        """Note what the cache has of a call that is about to be sent; its last token is always computed."""
+        if call in self._found:
             raise ValueError(f"call {call} has been submitted already")
+        self._found[call] = self._scheduler.cache.peek(prompt[:-1]).length
+
+    def open(self, call: int, request: Request) -> None:
+        """A call was sent."""
         self._calls[request.id] = call
         self._requests[call] = request
         self._computed[call] = 0
 
     def note(self, output: SchedulerOutput) -> None:
+        """A step was run."""
         for request, start, stop in output.scheduled:
             self._computed[self._calls[request.id]] += stop - start
 
@@ -161,9 +170,10 @@ class _Account:
         return self._calls[request.id]
 
     def close(self, call: int) -> CallUsage:
+        """A call has ended."""
         request = self._requests.pop(call)
         del self._calls[request.id]
-        return CallUsage(request.num_cached, self._computed.pop(call), request.num_preemptions)
+        return CallUsage(self._found.pop(call), request.num_cached, self._computed.pop(call), request.num_preemptions)
 
     def memory(self) -> MemoryUse:
         stats = self._scheduler.cache.stats()
@@ -206,6 +216,7 @@ class VirtualMachine:
     def submit(
         self, call: int, prompt: TokenArray, reply_tokens: int, reply: TokenArray | None, *, due: float
     ) -> float:
+        self._account.look_up(call, prompt)
         request = Request(str(call), prompt, GREEDY, max_tokens=reply_tokens, arrival=due)
         self._account.open(call, request)
         self.scheduler.add(request)
@@ -300,6 +311,7 @@ class EngineMachine:
             last = news.finish_reason is not None
             self._new += [NewToken(call, token, news.at, last) for token in news.token_ids]
 
+        self._account.look_up(call, prompt)
         submitted = time.perf_counter()
         params = replace(GREEDY, max_tokens=reply_tokens)
         self.core.submit(prompt, params, take, arrival=submitted, recorded=reply)

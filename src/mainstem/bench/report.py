@@ -86,7 +86,8 @@ class Times(NamedTuple):
         ttft: from sending to the first token.
         itl: between two tokens of a reply; None where no reply has two.
         prefill_rate: tokens prefilled for a call over its time to the first token, its median over the calls.
-        floor: the least that the tokens prefilled could have taken, in seconds; median over the calls.
+        floor: the least that computing what the cache did not have when a call was sent could have taken, in seconds;
+            its median over the calls.
         over_floor: time to the first token over that floor, median over the calls.
         over_ideal_floor: the same over the floor of the new tokens alone, which is what a perfect cache leaves to do.
     """
@@ -144,10 +145,14 @@ class Rates(NamedTuple):
 
 
 class TurnReport(NamedTuple):
-    """One turn of all sessions; `times` is None where nothing was timed."""
+    """One turn of all sessions. Memory is that of the steps from which its calls got their first tokens.
+
+    What could not be seen or was not timed is None.
+    """
 
     turn: int
     counts: Counts
+    memory: Memory | None
     times: Times | None
 
 
@@ -247,11 +252,11 @@ class _Maker:
         return ArmReport(
             arm=runs[0].arm,
             counts=self._counts(runs, range(len(calls))),
-            memory=self._memory(runs),
+            memory=self._memory(runs, None),
             times=self._times(runs, range(len(calls))),
             rates=self._rates(runs),
             turns=[
-                TurnReport(turn, self._counts(runs, members), self._times(runs, members))
+                TurnReport(turn, self._counts(runs, members), self._memory(runs, members), self._times(runs, members))
                 for turn, members in _by_turn(self._workload).items()
             ],
         )
@@ -292,32 +297,36 @@ class _Maker:
         )
 
     def _floor(self, record: CallRecord) -> float:
-        """Of what the call computed; every call computes at least its last token."""
-        return self._floor_of(record.prompt_tokens, max(record.prefilled_tokens, 1))
+        return self._floor_of(record.prompt_tokens, record.prompt_tokens - record.found_tokens)
 
     def _ideal_floor(self, record: CallRecord) -> float:
+        # The last token is computed even if nothing is new.
         return self._floor_of(record.prompt_tokens, max(int(self._new[record.call]), 1))
 
     def _floor_of(self, prompt: int, computed: int) -> float:
         assert self._cost is not None
         assert self._limits is not None
-        # After a preemption more may be computed than the prompt has.
-        return self._limits.ttft_floor(self._cost, max(prompt - computed, 0), computed)
+        return self._limits.ttft_floor(self._cost, prompt - computed, computed)
 
-    def _memory(self, runs: Sequence[ArmRun]) -> Memory | None:
+    def _memory(self, runs: Sequence[ArmRun], members: Sequence[int] | None) -> Memory | None:
+        """Over the steps that gave the members their first tokens, or over all."""
         log = runs[0].memory
         if log is None:
             return None
-        in_use, resident, logical, distinct = (
-            np.array(values, np.float64) for values in (log.in_use, log.resident, log.logical, log.distinct)
+        steps = slice(None) if members is None else [runs[0].records[index].first_step for index in members]
+        used, in_use, resident, logical, distinct = (
+            np.array(values, np.float64)[steps]
+            for values in (log.used, log.in_use, log.resident, log.logical, log.distinct)
         )
-        # Between two steps of its prefill a call may hold nothing yet that is computed.
+        # After a step that ends every reply nothing is held.
         held = resident > 0
+        if not held.any():
+            return None
         slots_per_distinct = float(in_use.sum() / distinct.sum())
         return Memory(
-            peak_in_use=max(log.in_use),
+            peak_in_use=int(in_use.max()),
             mean_in_use=float(in_use.mean()),
-            peak_used=max(log.used),
+            peak_used=int(used.max()),
             sharing_mean=float(logical.sum() / resident.sum()),
             sharing_peak=float((logical[held] / resident[held]).max()),
             sharing_ceiling=float(logical.sum() / distinct.sum()),
@@ -379,7 +388,13 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def _arm_json(arm: ArmReport) -> dict[str, Any]:
     turns = [
-        {"turn": turn.turn, "counts": _counts_json(turn.counts), "times": _plain(turn.times)} for turn in arm.turns
+        {
+            "turn": turn.turn,
+            "counts": _counts_json(turn.counts),
+            "memory": _plain(turn.memory),
+            "times": _plain(turn.times),
+        }
+        for turn in arm.turns
     ]
     return {
         "counts": _counts_json(arm.counts),

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from mainstem.bench.report import Report
 
 FAILED = 1
+# Of the tables, where there is no terminal to say how wide they may be.
+_WIDTH = 132
 # Tokens of the embedded model, for runs without a model.
 DEFAULT_VOCAB_SIZE = 49_152
 # About what two cores cost at a cloud provider.
@@ -99,6 +101,8 @@ def run_workload(arguments: argparse.Namespace, make: MakeWorkload, choose_pool:
     from rich.console import Console
 
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH)
     setting = _virtual(plan, make, choose_pool) if plan.cache_only else _real(plan, make, choose_pool, console)
     _print_introduction(console, plan, setting)
     started = time.perf_counter()
@@ -261,8 +265,8 @@ def _say_whether_same(report: Report, setting: _Setting, console: Console) -> in
         return 0
     call = setting.workload.calls[found.call]
     message = (
-        f"turn {call.turn} of session {call.session} (call {found.call}) differs from token {found.token} of its reply, "
-        f"in {found.arm}, run {found.repeat + 1}, and {found.other_arm}, run {found.other_repeat + 1}"
+        f"turn {call.turn} of session {call.session} (call {found.call}) differs from token {found.token} of its "
+        f"reply, in {found.arm}, run {found.repeat + 1}, and {found.other_arm}, run {found.other_repeat + 1}"
     )
     if setting.dtype == "float32":
         console.print(f"[red]The arms did not give the same greedy text: {message}.[/]")
