@@ -1,4 +1,7 @@
-"""Tests that a cache alone gives exactly the counts that a real engine gives, on every workload and arm."""
+"""Tests that a cache alone gives exactly the counts that a real engine gives, on every workload and arm.
+
+And that the engine says the same on every arm.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,28 @@ from tests.engine.support import kv_memory_for
 BUDGET = 64
 
 
+class Run(NamedTuple):
+    """What must be equal, and what the calls replied."""
+
+    counts: Counts
+    replies: list[list[int]]
+
+
 class Counts(NamedTuple):
     calls: list[tuple[int, int, int, int]]
     memory: list[tuple[int, int, int, int, int]]
     steps: int
 
 
-def counts(workload: Workload, machine: Machine) -> Counts:
+def run(workload: Workload, machine: Machine) -> Run:
     result = drive(workload, machine)
     log = result.memory
-    return Counts(
+    counts = Counts(
         [(r.prompt_tokens, r.cached_tokens, r.prefilled_tokens, r.preemptions) for r in result.records],
         list(zip(log.used, log.in_use, log.resident, log.logical, log.distinct, strict=True)),
         result.steps,
     )
+    return Run(counts, [record.reply.tolist() for record in result.records])
 
 
 @pytest.mark.parametrize("pool", [ample_pool, scarce_pool])
@@ -48,10 +59,13 @@ def test_the_cache_alone_counts_what_the_engine_counts(
     )
     engines = EngineArms(build_engine(config), config, capacity)
     caches = VirtualArms(config, capacity, VOCAB_SIZE)
+    said = []
     for arm in ARMS:
         machine = engines.machine(arm)
-        real = counts(workload, machine)
-        assert counts(workload, caches.machine(arm)) == real
+        real = run(workload, machine)
+        assert run(workload, caches.machine(arm)).counts == real.counts
         machine.core.check_integrity()
-        hits = sum(cached for _, cached, _, _ in real.calls)
+        hits = sum(cached for _, cached, _, _ in real.counts.calls)
         assert (hits > 0) == (arm != "none")
+        said.append(real.replies)
+    assert all(replies == said[0] for replies in said)

@@ -26,7 +26,7 @@ from mainstem.bench.machines import (
     nominal_seconds,
 )
 from mainstem.bench.workload import Call, Workload
-from mainstem.config import EngineConfig
+from mainstem.config import BLOCK_SIZE, EngineConfig
 from mainstem.errors import ConfigError
 from mainstem.scheduler import DECODE_RESERVATION, Scheduler
 from mainstem.tree import CACHES, PrefixCache
@@ -100,6 +100,7 @@ class VirtualArms:
         capacity: slots of the pool.
         vocab_size: of the workload.
         step_seconds: see `VirtualMachine`.
+        block_size: of block hashes.
     """
 
     def __init__(
@@ -108,15 +109,18 @@ class VirtualArms:
         capacity: int,
         vocab_size: int,
         step_seconds: StepSeconds = nominal_seconds,
+        *,
+        block_size: int = BLOCK_SIZE,
     ) -> None:
         self._config = config
         self._capacity = capacity
         self._vocab_size = vocab_size
         self._step_seconds = step_seconds
+        self._block_size = block_size
 
     def machine(self, arm: str) -> VirtualMachine:
         scheduler = Scheduler(
-            make_cache(arm, self._capacity),
+            make_cache(arm, self._capacity, self._block_size),
             max_num_batched_tokens=self._config.max_num_batched_tokens,
             max_num_seqs=self._config.max_num_seqs,
             max_model_len=self._config.max_model_len or NO_CONTEXT_LIMIT,
@@ -134,18 +138,22 @@ class EngineArms:
         built: the engine whose model and pool they use; nothing else uses it.
         config: that it was built with.
         capacity: slots of the pool that they may use.
+        block_size: of block hashes.
     """
 
-    def __init__(self, built: BuiltEngine, config: EngineConfig, capacity: int) -> None:
+    def __init__(
+        self, built: BuiltEngine, config: EngineConfig, capacity: int, *, block_size: int = BLOCK_SIZE
+    ) -> None:
         self._built = built
         self._config = config
         self._capacity = capacity
+        self._block_size = block_size
 
     def machine(self, arm: str) -> EngineMachine:
         from mainstem.engine import EngineCore
 
         core = self._built.core
-        cache = make_cache(arm, self._capacity)
+        cache = make_cache(arm, self._capacity, self._block_size)
         scheduler = ObservedScheduler(
             cache,
             max_num_batched_tokens=self._config.max_num_batched_tokens,
@@ -172,9 +180,9 @@ class EngineArms:
             drive(workload, self.machine(arm))
 
 
-def make_cache(arm: str, capacity: int) -> PrefixCache:
-    """An empty cache of an arm's kind."""
-    return CACHES[arm](capacity)
+def make_cache(arm: str, capacity: int, block_size: int = BLOCK_SIZE) -> PrefixCache:
+    """An empty cache of an arm's kind; only block hashes have blocks, of which `capacity` is a multiple."""
+    return CACHES[arm](capacity, block_size if arm == "block-hash" else 1)
 
 
 def run_arms(

@@ -21,7 +21,7 @@ from mainstem.bench.workload import Workload
 from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.threads import wait_without_spinning
-from mainstem.config import EngineConfig
+from mainstem.config import BLOCK_SIZE, EngineConfig
 from mainstem.errors import ConfigError, MainstemError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class _Plan(NamedTuple):
     arms: tuple[str, ...]
     repeats: int
     cache_only: bool
+    block_size: int
     pool_tokens: int | None
     price_per_hour: float
     out: Path | None
@@ -79,6 +80,13 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the scheduler and the caches without a model: the same counts, and no times",
     )
+    group.add_argument(
+        "--block-size",
+        dest="hash_block_size",  # the engine's setting of this name belongs to one kind of cache
+        default=str(BLOCK_SIZE),
+        metavar="TOKENS",
+        help=f"tokens in a block of block-hash [default: {BLOCK_SIZE}]",
+    )
     group.add_argument("--pool-tokens", metavar="N", help="size of the KV pool that every arm gets, in tokens")
     group.add_argument(
         "--price-per-hour",
@@ -87,7 +95,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
         help=f"of this machine, for the cost per task [default: {DEFAULT_PRICE_PER_HOUR:.2f}]",
     )
     group.add_argument("--out", metavar="DIR", type=Path, help="write result.json and the plots there")
-    add_options(parser, EngineConfig, title="engine", leave_out=("prefix_cache",))
+    add_options(parser, EngineConfig, title="engine", leave_out=("prefix_cache", "block_size"))
 
 
 def run_workload(arguments: argparse.Namespace, make: MakeWorkload, choose_pool: ChoosePool) -> int:
@@ -124,6 +132,7 @@ def _read(arguments: argparse.Namespace) -> _Plan:
         arms=parse_arms(arguments.arms),
         repeats=whole_number("--repeats", arguments.repeats),
         cache_only=arguments.cache_only,
+        block_size=whole_number("--block-size", arguments.hash_block_size),
         pool_tokens=None if arguments.pool_tokens is None else whole_number("--pool-tokens", arguments.pool_tokens),
         price_per_hour=positive_number("--price-per-hour", arguments.price_per_hour),
         out=arguments.out,
@@ -138,9 +147,9 @@ def _read(arguments: argparse.Namespace) -> _Plan:
 
 def _virtual(plan: _Plan, make: MakeWorkload, choose_pool: ChoosePool) -> _Setting:
     workload = make(DEFAULT_VOCAB_SIZE)
-    pool = plan.pool_tokens or choose_pool(workload)
+    pool = _in_blocks(plan, plan.pool_tokens or choose_pool(workload))
     _require_fit(workload, plan.config.max_model_len, pool)
-    arms = VirtualArms(plan.config, pool, workload.vocab_size)
+    arms = VirtualArms(plan.config, pool, workload.vocab_size, block_size=plan.block_size)
     return _Setting(workload, arms, pool, None, None, None, None)
 
 
@@ -160,16 +169,23 @@ def _real(plan: _Plan, make: MakeWorkload, choose_pool: ChoosePool, console: Con
                 f"--pool-tokens {plan.pool_tokens:,} is more than the {available:,} tokens of the KV pool; "
                 "raise --kv-memory"
             )
-        pool = plan.pool_tokens or min(choose_pool(workload), available)
+        pool = _in_blocks(plan, plan.pool_tokens or min(choose_pool(workload), available))
         _require_fit(workload, built.core.max_model_len, pool)
         display("measuring this machine", 0, None)
         runner = built.core.runner
         limits = measure_limits(runner.shape, plan.config.max_num_batched_tokens, runner.device)
-        arms = EngineArms(built, plan.config, pool)
+        arms = EngineArms(built, plan.config, pool, block_size=plan.block_size)
         display("warming up", 0, None)
         arms.warm_up()
     dtype = str(runner.shape.dtype).removeprefix("torch.")
     return _Setting(workload, arms, pool, built.model_name, dtype, ModelCost.of(runner.shape), limits)
+
+
+def _in_blocks(plan: _Plan, slots: int) -> int:
+    """Every arm gets as many slots; block hashes can use whole blocks only."""
+    if slots < plan.block_size:
+        raise ConfigError(f"a pool of {slots:,} tokens does not hold one block of {plan.block_size:,}")
+    return slots - slots % plan.block_size
 
 
 def _require_fit(workload: Workload, context: int | None, pool: int) -> None:
@@ -286,6 +302,7 @@ def _write(plan: _Plan, setting: _Setting, report: Report, runs: Sequence[ArmRun
         "model": setting.model,
         "dtype": setting.dtype,
         "pool_tokens": setting.pool_tokens,
+        "block_size": plan.block_size,
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "max_num_seqs": config.max_num_seqs,
         "cascade": config.cascade,
