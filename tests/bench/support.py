@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def tokens(n: int, seed: int = 0) -> TokenArray:
     return np.random.default_rng(seed).integers(3, VOCAB_SIZE, n).astype(np.int32)
 
 
-def workload(calls: Sequence[Call]) -> Workload:
+def workload(calls: Iterable[Call]) -> Workload:
     return Workload(name="test", settings={}, calls=tuple(calls), vocab_size=VOCAB_SIZE)
 
 

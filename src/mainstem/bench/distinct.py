@@ -39,6 +39,10 @@ class LiveTokens:
         """A token came of its reply."""
         self._sequences[call].append(token)
 
+    def extend(self, call: int, tokens: TokenArray) -> None:
+        """Several tokens came of its reply."""
+        self._sequences[call].extend(tokens)
+
     def remove(self, call: int) -> None:
         """It has ended."""
         del self._sequences[call]

@@ -7,23 +7,21 @@ same calls in the same steps on every machine. It knows workloads and machines, 
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mainstem.bench.distinct import LiveTokens
-from mainstem.bench.machines import Machine, MemoryUse, NewToken
+from mainstem.bench.machines import Holding, Machine, MemoryUse, NewToken, Seconds, Stretch
 from mainstem.bench.workload import Workload
 from mainstem.errors import ConfigError
 from mainstem.tree import TokenArray
-
-Seconds = npt.NDArray[np.float64]
 
 
 class CallRecord(NamedTuple):
@@ -95,6 +93,18 @@ class MemoryLog:
         self.resident.append(use.in_use - use.unfilled)
         self.logical.append(sum(holding.tokens for holding in use.holdings))
         self.distinct.append(distinct)
+
+    def add_ahead(self, use: MemoryUse, distinct: Sequence[int]) -> None:
+        """Note the steps of a stretch: `use` after the last of them, `distinct` after each."""
+        steps, running = len(distinct), len(use.holdings)
+        logical = sum(holding.tokens for holding in use.holdings)
+        # Each step gave every call one token more; their slots had been reserved.
+        missing = [running * left for left in range(steps - 1, -1, -1)]
+        self.used.extend([use.used] * steps)
+        self.in_use.extend([use.in_use] * steps)
+        self.resident.extend([use.in_use - use.unfilled - tokens for tokens in missing])
+        self.logical.extend([logical - tokens for tokens in missing])
+        self.distinct.extend(distinct)
 
 
 class DriveResult(NamedTuple):
@@ -191,6 +201,10 @@ class _Drive:
             steps += 1
             use = machine.memory()
             self._memory.add(use, self._live.distinct(use.holdings))
+            stretch = machine.run_ahead(self._queue[0][0] if self._queue else math.inf)
+            if stretch is not None:
+                self._take_ahead(stretch)
+                steps += len(stretch.times)
         return DriveResult([self._records[index] for index in range(len(self._calls))], self._memory, steps)
 
     def _submit(self, due: float, index: int) -> None:
@@ -216,6 +230,27 @@ class _Drive:
             self._end(new.call)
         else:
             self._live.append(new.call, new.token)
+
+    def _take_ahead(self, stretch: Stretch) -> None:
+        times = stretch.times.tolist()
+        for call, tokens in stretch.tokens.items():
+            opened = self._open[call]
+            opened.tokens += tokens.tolist()
+            opened.times += times
+            self._live.extend(call, tokens)
+        use = self._machine.memory()
+        self._memory.add_ahead(use, self._distinct_ahead(use.holdings, len(times)))
+
+    def _distinct_ahead(self, holdings: Sequence[Holding], steps: int) -> list[int]:
+        """How many different tokens running calls had after each step of a stretch that has just ended."""
+        before, after, most = self._memory.distinct[-1], self._live.distinct(holdings), len(holdings)
+        if after - before == most * steps:
+            return list(range(before + most, after + 1, most))
+        # Some of them have said the same, at least in the beginning.
+        return [
+            self._live.distinct([Holding(call, tokens - left) for call, tokens in holdings])
+            for left in range(steps - 1, -1, -1)
+        ]
 
     def _end(self, index: int) -> None:
         opened = self._open.pop(index)

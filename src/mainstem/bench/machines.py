@@ -13,35 +13,66 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
 from mainstem.errors import EngineFailed, MainstemError
 from mainstem.params import SamplingParams
-from mainstem.scheduler import Request, Scheduler, SchedulerOutput
+from mainstem.scheduler import Request, ScheduledTokens, Scheduler, SchedulerOutput
 from mainstem.tree import TokenArray
 
 if TYPE_CHECKING:
     from mainstem.engine import EngineCore, RequestOutput
 
+Seconds = npt.NDArray[np.float64]
 StepSeconds = Callable[[SchedulerOutput], float]
 """What a step costs on the workload's clock."""
+
+
+@runtime_checkable
+class StepCost(Protocol):
+    """What a step costs, and what many steps cost that only make replies longer."""
+
+    def __call__(self, output: SchedulerOutput) -> float:
+        """Seconds of one step."""
+
+    def ahead(self, requests: int, context: int, steps: int) -> Seconds:
+        """Seconds of each of the next steps, in which every request gets one token longer.
+
+        Args:
+            requests: how many decode.
+            context: how many tokens they attend to in the first of these steps, all together.
+            steps: how many.
+
+        Returns:
+            float64[steps].
+        """
+
 
 # A step of a small model on a laptop, roughly. Only the order of calls depends on it, and only where calls wait.
 NOMINAL_STEP_S, NOMINAL_TOKEN_S = 0.02, 0.001
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
-def nominal_seconds(output: SchedulerOutput) -> float:
-    """20 ms a step and 1 ms a token."""
-    return NOMINAL_STEP_S + NOMINAL_TOKEN_S * num_scheduled(output)
-
-
 def num_scheduled(output: SchedulerOutput) -> int:
     """Tokens that a step computes."""
     return sum(stop - start for _, start, stop in output.scheduled)
+
+
+class NominalCost:
+    """20 ms a step and 1 ms a token."""
+
+    def __call__(self, output: SchedulerOutput) -> float:
+        return NOMINAL_STEP_S + NOMINAL_TOKEN_S * num_scheduled(output)
+
+    def ahead(self, requests: int, context: int, steps: int) -> Seconds:  # noqa: ARG002 - nominally all contexts are alike
+        return np.full(steps, NOMINAL_STEP_S + NOMINAL_TOKEN_S * requests)
+
+
+nominal_seconds = NominalCost()
 
 
 class NewToken(NamedTuple):
@@ -58,6 +89,18 @@ class NewToken(NamedTuple):
     token: int
     at: float
     last: bool
+
+
+class Stretch(NamedTuple):
+    """Steps in which every running call got one token of its reply and nothing else happened.
+
+    Attributes:
+        times: float64[steps], when each of them ended, by the clock that is measured by.
+        tokens: int32[steps] for each running call.
+    """
+
+    times: Seconds
+    tokens: dict[int, TokenArray]
 
 
 class CallUsage(NamedTuple):
@@ -129,6 +172,12 @@ class Machine(Protocol):
             MainstemError: when a call cannot be run.
         """
 
+    def run_ahead(self, until: float) -> Stretch | None:
+        """Take as many steps at once as only make replies longer, none of them beginning at `until` or later.
+
+        The result is that of single steps. None where there are none, or where steps take real work.
+        """
+
     def wait_until(self, when: float) -> None:
         """Let time pass, with nothing to do."""
 
@@ -166,6 +215,11 @@ class _Account:
         for request, start, stop in output.scheduled:
             self._computed[self._calls[request.id]] += stop - start
 
+    def note_ahead(self, steps: int) -> None:
+        """Every running call computed as many tokens of its reply."""
+        for request in self._scheduler.running:
+            self._computed[self._calls[request.id]] += steps
+
     def call_of(self, request: Request) -> int:
         return self._calls[request.id]
 
@@ -195,16 +249,21 @@ class VirtualMachine:
     Args:
         scheduler: with the cache to be measured; nothing else uses it.
         vocab_size: replies are made of token ids below this.
-        step_seconds: what a step costs; this is also what is measured.
+        step_seconds: what a step costs; this is also what is measured. Only with a `StepCost` are steps taken at once.
     """
 
-    def __init__(self, scheduler: Scheduler, *, vocab_size: int, step_seconds: StepSeconds = nominal_seconds) -> None:
+    def __init__(
+        self, scheduler: Scheduler, *, vocab_size: int, step_seconds: StepSeconds | StepCost = nominal_seconds
+    ) -> None:
         self.scheduler = scheduler
         self._vocab_size = vocab_size
         self._step_seconds = step_seconds
+        self._ahead = step_seconds.ahead if isinstance(step_seconds, StepCost) else None
         self._account = _Account(scheduler)
         self._replies: dict[str, TokenArray] = {}
         self._now = 0.0
+        # Whether the next step is like the last one as long as no call is sent and none ends.
+        self._settled = False
 
     @property
     def now(self) -> float:
@@ -220,6 +279,7 @@ class VirtualMachine:
         request = Request(str(call), prompt, GREEDY, max_tokens=reply_tokens, arrival=due)
         self._account.open(call, request)
         self.scheduler.add(request)
+        self._settled = False
         self._replies[request.id] = made_up_reply(prompt, reply_tokens, self._vocab_size) if reply is None else reply
         return due
 
@@ -230,7 +290,37 @@ class VirtualMachine:
         self._account.note(output)
         self._now += self._step_seconds(output)
         self.scheduler.commit(output)
-        return [self._push(request) for request, _, _ in output.sources]
+        new = [self._push(request) for request, _, _ in output.sources]
+        # Who waits after a step of decoding could not be admitted in it, and cannot be while nothing else changes.
+        self._settled = not any(token.last for token in new) and (
+            not self.scheduler.waiting or all(_decodes(scheduled) for scheduled in output.scheduled)
+        )
+        return new
+
+    def run_ahead(self, until: float) -> Stretch | None:
+        running = self.scheduler.running
+        if not self._settled or self._ahead is None:
+            return None
+        # The last token of a reply is left to a step of its own.
+        left = min((request.max_tokens - request.num_generated - 1 for request in running), default=0)
+        steps = min(self.scheduler.num_repeatable(), left)
+        if steps < 1:
+            return None
+        context = sum(len(request.tokens) for request in running)
+        seconds = self._ahead(len(running), context, steps)
+        clock = np.cumsum(np.concatenate([[self._now], seconds]))
+        steps = int(np.searchsorted(clock[:-1], until, side="left"))
+        if steps < 1:
+            return None
+        tokens = {}
+        for request in running:
+            said = self._replies[request.id][request.num_generated : request.num_generated + steps]
+            request.tokens.extend(said)
+            tokens[self._account.call_of(request)] = said
+        self.scheduler.repeat(steps)
+        self._account.note_ahead(steps)
+        self._now = float(clock[steps])
+        return Stretch(clock[1 : steps + 1], tokens)
 
     def _push(self, request: Request) -> NewToken:
         token = int(self._replies[request.id][request.num_generated])
@@ -249,6 +339,11 @@ class VirtualMachine:
 
     def memory(self) -> MemoryUse:
         return self._account.memory()
+
+
+def _decodes(scheduled: ScheduledTokens) -> bool:
+    request, start, stop = scheduled
+    return stop - start == 1 and start >= request.num_prompt
 
 
 def made_up_reply(prompt: TokenArray, length: int, vocab_size: int) -> TokenArray:
@@ -277,7 +372,7 @@ class EngineMachine:
         step_seconds: what a step costs on the workload's clock.
     """
 
-    def __init__(self, core: EngineCore, *, step_seconds: StepSeconds = nominal_seconds) -> None:
+    def __init__(self, core: EngineCore, *, step_seconds: StepSeconds | StepCost = nominal_seconds) -> None:
         if not isinstance(core.scheduler, ObservedScheduler):
             raise TypeError("the engine of an EngineMachine needs an ObservedScheduler")
         self.core = core
@@ -328,6 +423,9 @@ class EngineMachine:
         self._now += self._step_seconds(output)
         new, self._new = self._new, []
         return new
+
+    def run_ahead(self, until: float) -> None:  # noqa: ARG002 - a model takes one step after the other
+        return None
 
     def wait_until(self, when: float) -> None:
         self._now = max(self._now, when)

@@ -21,6 +21,7 @@ from mainstem.bench.machines import (
     EngineMachine,
     Machine,
     ObservedScheduler,
+    StepCost,
     StepSeconds,
     VirtualMachine,
     nominal_seconds,
@@ -108,7 +109,7 @@ class VirtualArms:
         config: EngineConfig,
         capacity: int,
         vocab_size: int,
-        step_seconds: StepSeconds = nominal_seconds,
+        step_seconds: StepSeconds | StepCost = nominal_seconds,
         *,
         block_size: int = BLOCK_SIZE,
     ) -> None:
