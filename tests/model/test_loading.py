@@ -41,6 +41,7 @@ def test_the_shape_is_read_from_the_model(architecture: str, tmp_path: Path) -> 
         vocab_size=VOCAB_SIZE,
         max_position=2048,
         num_parameters=parameters,
+        num_active_parameters=parameters - 64 * VOCAB_SIZE,
         weight_bytes=4 * parameters,
         dtype=torch.float32,
     )

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mainstem.bench.origin import cores
 from mainstem.cli.extras import require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.session import MAX_TOKENS, MIN_TOKENS, TURNS, AgentSession
@@ -144,7 +145,7 @@ def _print_introduction(console: Console, engine: AsyncEngine, base_url: str) ->
         "Each prompt repeats everything before it. Each turn is asked twice: with the\n"
         "prefix cache, and without (the same request under a cache_salt never used).\n"
         "TTFT is the time to the first token, as the client sees it.\n\n"
-        f"{engine.model_name}, {_cores()} cores, a KV pool of {engine.budget.pool_tokens:,} tokens, at {base_url}\n"
+        f"{engine.model_name}, {cores()} cores, a KV pool of {engine.budget.pool_tokens:,} tokens, at {base_url}\n"
     )
 
 
@@ -231,14 +232,14 @@ def _write_files(
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(_as_json(engine, turns, summary), indent=2) + "\n", encoding="utf-8")
     if arguments.svg is not None:
-        subtitle = f"mainstem demo --tokens {arguments.tokens}: {engine.model_name}, {_cores()} CPU cores, over HTTP"
+        subtitle = f"mainstem demo --tokens {arguments.tokens}: {engine.model_name}, {cores()} CPU cores, over HTTP"
         arguments.svg.write_text(svg(turns, summary, subtitle=subtitle), encoding="utf-8")
 
 
 def _as_json(engine: AsyncEngine, turns: Sequence[TurnReport], summary: Summary) -> dict[str, Any]:
     return {
         "model": engine.model_name,
-        "cores": _cores(),
+        "cores": cores(),
         "summary": {
             **summary._asdict(),
             "amplification": summary.amplification,
@@ -258,8 +259,3 @@ def _as_json(engine: AsyncEngine, turns: Sequence[TurnReport], summary: Summary)
             for turn in turns
         ],
     }
-
-
-def _cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

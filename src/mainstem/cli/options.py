@@ -11,7 +11,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -75,10 +75,14 @@ def options_of(settings: type) -> Iterator[Option]:
         )
 
 
-def add_options(parser: argparse.ArgumentParser, settings: type, *, title: str) -> None:
-    """Add one flag per field of `settings` to the parser, under a heading of its own."""
+def add_options(
+    parser: argparse.ArgumentParser, settings: type, *, title: str, leave_out: Collection[str] = ()
+) -> None:
+    """Add one flag per field of `settings` to the parser, under a heading of its own; none for fields left out."""
     group = parser.add_argument_group(title)
     for option in options_of(settings):
+        if option.field in leave_out:
+            continue
         default = "" if option.default is None else f"default: {option.default}; "
         group.add_argument(
             option.flag,

@@ -11,6 +11,7 @@ from mainstem.engine.outputs import (
     PositionLogprobs,
     RequestOutput,
     RequestUsage,
+    StepTimes,
     TokenLogprob,
 )
 
@@ -26,6 +27,7 @@ __all__ = [
     "ReplyResult",
     "RequestOutput",
     "RequestUsage",
+    "StepTimes",
     "TokenLogprob",
     "build_engine",
 ]

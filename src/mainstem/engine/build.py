@@ -38,7 +38,9 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     files = resolve_model(config.model, progress)
     progress("loading the model", 0, None)
     tokenizer = Tokenizer.load(files.folder)
-    loaded = load_model(files.folder, dtype=_dtype(config.dtype, device), device=device)
+    loaded = load_model(
+        files.folder, dtype=_dtype(config.dtype, device), device=device, random_weights=files.random_weights
+    )
     budget = plan_memory(config, loaded.shape, device)
     runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels)
     cache = CACHES[config.prefix_cache](budget.pool_tokens, config.page_size)

@@ -8,21 +8,30 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
+from typing import NamedTuple
 
 import torch
 
 from mainstem.engine.batch import pack
-from mainstem.engine.outputs import EngineStats
+from mainstem.engine.outputs import EngineStats, StepTimes
 from mainstem.engine.reply import Reply, Sink
 from mainstem.errors import EngineFailed, InvalidRequest, MainstemError
-from mainstem.model import ModelRunner, sample
+from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, Scheduler
 from mainstem.tokens import Tokenizer
 from mainstem.tree import Namespace, PrefixCache, TokenArray, namespace_key
 
 log = logging.getLogger(__name__)
+
+
+class _Computed(NamedTuple):
+    """What the model said in one step: float32 (rows, vocab), and a token for each row that was asked for."""
+
+    logits: torch.Tensor
+    sampled: list[Sampled]
 
 
 class EngineCore:
@@ -57,6 +66,7 @@ class EngineCore:
         self._finished = 0
         self._aborted = 0
         self._generated_tokens = 0
+        self.times = StepTimes()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -81,6 +91,23 @@ class EngineCore:
             raise InvalidRequest(f"token ids must be between 0 and {vocab_size - 1}", param="stop_token_ids")
         self.scheduler.check_length(len(prompt))
 
+    def _check_recorded(self, prompt: TokenArray, params: SamplingParams, recorded: TokenArray) -> None:
+        vocab_size = self.runner.shape.vocab_size
+        if params.n != 1:
+            raise InvalidRequest(f"a recorded reply is one reply, not {params.n}", param="n")
+        if params.logprobs is not None:
+            raise InvalidRequest("a recorded reply has no logprobs", param="logprobs")
+        if len(recorded) == 0 or int(recorded.min()) < 0 or int(recorded.max()) >= vocab_size:
+            raise InvalidRequest(
+                f"a recorded reply needs at least one token, each between 0 and {vocab_size - 1}", param="recorded"
+            )
+        if len(prompt) + len(recorded) > self.max_model_len:
+            raise InvalidRequest(
+                f"a prompt of {len(prompt)} tokens and a recorded reply of {len(recorded)} exceed the context of "
+                f"{self.max_model_len}",
+                param="recorded",
+            )
+
     def submit(
         self,
         prompt: TokenArray,
@@ -89,20 +116,28 @@ class EngineCore:
         *,
         namespace: Namespace = (),
         arrival: float | None = None,
+        recorded: TokenArray | None = None,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
 
+        With `recorded` tokens the reply is these, whatever is sampled (teacher forcing): every step is computed as for
+        a reply of the model's own, then the recorded token is taken. It ends after the last of them and nowhere else;
+        how `params` would end it does not count.
+
         Raises:
-            as `check`; nothing is queued then.
+            as `check`; InvalidRequest too when a recorded reply cannot be taken as it is. Nothing is queued then.
         """
         self.check(prompt, params, namespace)
+        if recorded is not None:
+            self._check_recorded(prompt, params, recorded)
+            params = replace(params, max_tokens=len(recorded), stop=(), stop_token_ids=(), ignore_eos=True)
         arrived = time.perf_counter() if arrival is None else arrival
         ids = []
         for index in range(params.n):
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
             request = Request(request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived)
-            reply = Reply(request, index, self.tokenizer, sink)
+            reply = Reply(request, index, self.tokenizer, sink, recorded=recorded)
             self.scheduler.add(request)
             self._replies[request_id] = reply
             ids.append(request_id)
@@ -137,6 +172,7 @@ class EngineCore:
 
         A step that fails fails the running requests (or, if none runs, the waiting ones), not the engine.
         """
+        times, started, cpu = self.times, time.perf_counter(), time.thread_time()
         try:
             self._step()
         except Exception as error:
@@ -146,15 +182,17 @@ class EngineCore:
             message = f"the engine failed while computing this request: {type(error).__name__}"
             for request in victims:
                 self._fail(self._replies[request.id], EngineFailed(message))
+        times.step_s += time.perf_counter() - started
+        times.other_cpu_s += time.thread_time() - cpu
 
     def _step(self) -> None:
         output = self.scheduler.schedule()
         if not output.scheduled:
             raise RuntimeError("requests are left but none can run")
         packed = pack(output, cascade=self.cascade)
-        logits = self.runner.execute(packed.batch)
         replies = [self._replies[source.request.id] for source in output.sources]
-        sampled = sample(logits, [r.sample_row(row) for r, row in zip(replies, packed.source_rows, strict=True)])
+        rows = [reply.sample_row(row) for reply, row in zip(replies, packed.source_rows, strict=True)]
+        logits, sampled = self._compute(packed.batch, rows)
         failed = {reply.request: result.error for reply, result in zip(replies, sampled, strict=True) if result.error}
         sampled_rows = set(packed.source_rows)
         for scheduled, row in zip(output.scheduled, packed.last_rows, strict=True):
@@ -174,6 +212,15 @@ class EngineCore:
             if news.finish_reason is not None:
                 self._finish(reply)
             reply.sink(news)
+
+    def _compute(self, batch: StepBatch, rows: list[SampleRow]) -> _Computed:
+        """Run the model and sample; the time that takes is the model's, all other time of a step the engine's own."""
+        started, cpu = time.perf_counter(), time.thread_time()
+        logits = self.runner.execute(batch)
+        sampled = sample(logits, rows)
+        self.times.model_s += time.perf_counter() - started
+        self.times.other_cpu_s -= time.thread_time() - cpu
+        return _Computed(logits, sampled)
 
     def _finish(self, reply: Reply) -> None:
         self.scheduler.finish(reply.request)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from mainstem.model.logprobs import PositionLogprobs, TokenLogprob
 from mainstem.tree import CacheStats
 
-__all__ = ["EngineStats", "FinishReason", "PositionLogprobs", "RequestOutput", "RequestUsage", "TokenLogprob"]
+__all__ = [
+    "EngineStats",
+    "FinishReason",
+    "PositionLogprobs",
+    "RequestOutput",
+    "RequestUsage",
+    "StepTimes",
+    "TokenLogprob",
+]
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -79,3 +88,18 @@ class EngineStats(NamedTuple):
     cached_tokens: int
     prefilled_tokens: int
     generated_tokens: int
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Where the time of an engine's steps went, in seconds since its start.
+
+    Attributes:
+        step_s: in steps altogether, by the clock on the wall.
+        model_s: of these, in the model and in sampling.
+        other_cpu_s: CPU time of the engine's thread in all the rest of its steps: scheduling, packing, bookkeeping.
+    """
+
+    step_s: float = 0.0
+    model_s: float = 0.0
+    other_cpu_s: float = 0.0

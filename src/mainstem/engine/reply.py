@@ -13,6 +13,7 @@ from mainstem.errors import MainstemError
 from mainstem.model import SampleRow
 from mainstem.scheduler import Request
 from mainstem.tokens import StopStrings, Tokenizer
+from mainstem.tree import TokenArray
 
 Sink = Callable[[RequestOutput | MainstemError], None]
 """Where a reply's outputs go; an error is the last thing a sink is given."""
@@ -26,11 +27,15 @@ class Reply:
         index: which of the caller's `n` replies.
         tokenizer: of the model.
         sink: called with every output, from the engine's thread.
+        recorded: int32[request.max_tokens], what the reply will say whatever is sampled; None to say what is sampled.
     """
 
-    def __init__(self, request: Request, index: int, tokenizer: Tokenizer, sink: Sink) -> None:
+    def __init__(
+        self, request: Request, index: int, tokenizer: Tokenizer, sink: Sink, *, recorded: TokenArray | None = None
+    ) -> None:
         params = request.params
         self.request = request
+        self._recorded = recorded
         self.index = index
         self.sink = sink
         self.finish_reason: FinishReason | None = None
@@ -55,8 +60,10 @@ class Reply:
         )
 
     def push(self, token: int, logprobs: PositionLogprobs | None, at: float) -> RequestOutput:
-        """Take the next sampled token; the output says whether it was the last."""
+        """Take the next sampled token, or the recorded one in its place; the output says whether it was the last."""
         request = self.request
+        if self._recorded is not None:
+            token = int(self._recorded[request.num_generated])
         if self._first_token_at is None:
             self._first_token_at = at
         request.tokens.append(token)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from mainstem.errors import ModelLoadError
+from mainstem.model.random_weights import draw_weights
 from mainstem.model.shape import ModelShape, shape_of
 from mainstem.model.support import check_supported
 from mainstem.tokens.quiet import quiet_transformers
@@ -30,13 +31,16 @@ class LoadedModel(NamedTuple):
     config: PretrainedConfig
 
 
-def load_model(folder: Path, *, dtype: torch.dtype | None, device: torch.device) -> LoadedModel:
+def load_model(
+    folder: Path, *, dtype: torch.dtype | None, device: torch.device, random_weights: bool = False
+) -> LoadedModel:
     """Loads a model's weights. Never touches the network.
 
     Args:
         folder: from `resolve_model`.
         dtype: of the weights; None takes the model's own.
         device: where they go.
+        random_weights: draw them, instead of reading files that the folder does not have.
 
     Raises:
         UnsupportedModel: when its attention is not one that is computed here.
@@ -44,7 +48,7 @@ def load_model(folder: Path, *, dtype: torch.dtype | None, device: torch.device)
     """
     try:
         with quiet_transformers():
-            return _load(folder, dtype, device)
+            return _load(folder, dtype, device, random_weights)
     except ModelLoadError:
         raise
     except (
@@ -53,11 +57,20 @@ def load_model(folder: Path, *, dtype: torch.dtype | None, device: torch.device)
         raise ModelLoadError(f"The model in {folder} cannot be loaded: {error}") from error
 
 
-def _load(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LoadedModel:
-    from transformers import AutoConfig, AutoModelForCausalLM
+def _load(folder: Path, dtype: torch.dtype | None, device: torch.device, random_weights: bool) -> LoadedModel:
+    from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     check_supported(config)
+    module = draw_weights(config, dtype) if random_weights else _read_weights(folder, config, dtype)
+    module = module.eval().requires_grad_(False).to(device)
+    shape = shape_of(module, config)
+    return LoadedModel(module, shape, shape.dtype, device, config)
+
+
+def _read_weights(folder: Path, config: PretrainedConfig, dtype: torch.dtype | None) -> nn.Module:
+    from transformers import AutoModelForCausalLM
+
     auto_model: Any = AutoModelForCausalLM
     module, info = auto_model.from_pretrained(
         folder,
@@ -72,6 +85,5 @@ def _load(folder: Path, dtype: torch.dtype | None, device: torch.device) -> Load
     missing = sorted(info["missing_keys"])
     if missing:  # transformers would fill them with random numbers
         raise ModelLoadError(f"{folder} lacks {len(missing)} of the model's weights, among them {missing[0]}")
-    module = module.eval().requires_grad_(False).to(device)
-    shape = shape_of(module, config)
-    return LoadedModel(module, shape, shape.dtype, device, config)
+    weights: nn.Module = module
+    return weights

@@ -1,4 +1,4 @@
-"""Where a model lies on this machine: the embedded one, a Hugging Face folder, or a GGUF file.
+"""Where a model lies on this machine: the embedded one, a Hugging Face folder, a GGUF file, or a shape to fill.
 
 It knows names, paths and the user's cache folder; it loads no weights to run them.
 """
@@ -6,6 +6,7 @@ It knows names, paths and the user's cache folder; it loads no weights to run th
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -17,20 +18,26 @@ from mainstem.model.progress import Progress, no_progress
 
 # Goes up when what is kept of a GGUF file changes.
 _FORMAT = 1
+RANDOM_PREFIX = "random:"
 
 
 class ModelFiles(NamedTuple):
-    """A Hugging Face folder with config.json, safetensors and a tokenizer, and what to call the model."""
+    """A Hugging Face folder with config.json, safetensors and a tokenizer, and what to call the model.
+
+    Attributes:
+        random_weights: the folder has no safetensors: the weights are to be drawn.
+    """
 
     folder: Path
     name: str
+    random_weights: bool = False
 
 
 def resolve_model(name_or_path: str, progress: Progress | None = None) -> ModelFiles:
     """Finds a model's files; fetches the embedded model, or converts a GGUF file, the first time it is used.
 
     Args:
-        name_or_path: `smollm2`, or a path; `~` is the home folder.
+        name_or_path: `smollm2`, a path (`~` is the home folder), or a shape to fill with random weights.
         progress: told how far a download or conversion is.
 
     Raises:
@@ -38,6 +45,8 @@ def resolve_model(name_or_path: str, progress: Progress | None = None) -> ModelF
         ModelLoadError: when the path holds no model that can be read.
     """
     tell = progress or no_progress
+    if name_or_path.startswith(RANDOM_PREFIX):
+        return ModelFiles(_shaped(name_or_path, tell), name_or_path, random_weights=True)
     path = Path(name_or_path).expanduser()
     if name_or_path == embedded.NAME:
         return ModelFiles(embedded.fetch_embedded(tell), embedded.NAME)
@@ -50,6 +59,14 @@ def resolve_model(name_or_path: str, progress: Progress | None = None) -> ModelF
         f"There is no model '{name_or_path}': it is neither '{embedded.NAME}' nor a folder or file on this machine. "
         "Models are not fetched from a hub; give the path of a Hugging Face folder or of a GGUF file."
     )
+
+
+def _shaped(name: str, progress: Progress) -> Path:
+    from mainstem.model.random_weights import parse_shape, write_folder
+
+    key = hashlib.sha256(json.dumps(parse_shape(name), sort_keys=True).encode()).hexdigest()[:12]
+    folder = cache_folder() / "models" / f"random-{key}-{_FORMAT}"
+    return make_once(folder, lambda draft: write_folder(name, draft), progress)
 
 
 def _check_folder(folder: Path) -> None:

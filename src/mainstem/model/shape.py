@@ -26,6 +26,8 @@ class ModelShape:
         vocab_size: logits per position.
         max_position: longest context, in tokens.
         num_parameters: weights, tied ones counted once.
+        num_active_parameters: of these, the ones that every token goes through: embeddings and the output layer left
+            out, and of experts only the share that a token is sent to.
         weight_bytes: memory the weights take.
         dtype: number type of the weights, and so of the KV pool.
     """
@@ -40,8 +42,14 @@ class ModelShape:
     vocab_size: int
     max_position: int
     num_parameters: int
+    num_active_parameters: int
     weight_bytes: int
     dtype: torch.dtype
+
+    @property
+    def query_width(self) -> int:
+        """Width of a token's queries in one layer, all heads together."""
+        return self.num_heads * self.head_dim
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -65,6 +73,26 @@ def shape_of(module: nn.Module, config: PretrainedConfig) -> ModelShape:
         vocab_size=config.vocab_size,
         max_position=config.max_position_embeddings,
         num_parameters=sum(p.numel() for p in parameters),
+        num_active_parameters=_num_active(module, config),
         weight_bytes=sum(p.numel() * p.element_size() for p in parameters),
         dtype=parameters[0].dtype,
+    )
+
+
+def _num_active(module: nn.Module, config: PretrainedConfig) -> int:
+    """Parameters that a token is multiplied with on its way through the layers."""
+    outside = {
+        id(parameter)
+        for part in (module.get_input_embeddings(), module.get_output_embeddings())  # type: ignore[operator]
+        if part is not None
+        for parameter in part.parameters()
+    }
+    num_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    share = config.num_experts_per_tok / num_experts if num_experts else 1.0
+    return round(
+        sum(
+            parameter.numel() * (share if ".experts." in name else 1.0)
+            for name, parameter in module.named_parameters()
+            if id(parameter) not in outside
+        )
     )

@@ -52,6 +52,14 @@ class TokenBuffer:
         self._buffer[self._length] = token
         self._length += 1
 
+    def extend(self, tokens: TokenArray) -> None:
+        """Add several at the end."""
+        length = self._length + len(tokens)
+        if length > len(self._buffer):
+            self._buffer = np.concatenate([self._buffer, np.empty(max(self._length, length), np.int32)])
+        self._buffer[self._length : length] = tokens
+        self._length = length
+
 
 class Request:
     """A prompt being continued once.

@@ -198,6 +198,30 @@ class Scheduler:
                 self._preempt(request)
         self._end_step()
 
+    # -- many steps at once, for who runs without a model ---------------------------------------------------------
+
+    def num_repeatable(self) -> int:
+        """How many steps could follow in which every running request computes one token of its reply and nothing else
+        changes: no slot is taken and no page filled that the prefix cache then takes.
+
+        They do follow if no request arrives or ends, and nobody waits who could be admitted: it is enough that the last
+        step was such a one and admitted nobody.
+        """
+        steps: int | None = None
+        for request in self.running:
+            if request.num_remaining != 1 or request.num_computed < request.num_prompt:
+                return 0
+            room = len(request.table) - request.num_computed
+            if self.cache.reuse is Reuse.SCHEDULED:
+                room = min(room, self.cache.page_size - 1 - (request.num_computed - request.num_owned))
+            steps = room if steps is None else min(steps, room)
+        return max(steps or 0, 0)
+
+    def repeat(self, steps: int) -> None:
+        """Do so many of these steps at once; the caller adds as many tokens to every running request."""
+        for request in self.running:
+            request.num_computed += steps
+
     def _undo(self, request: Request) -> bool:
         """Take back what the failed step was to compute for a request; whether it shared any of that with others."""
         if request.num_owned > request.num_computed:

@@ -1,0 +1,100 @@
+"""A report as pictures, each as SVG and PNG: the same report gives the same SVG. It computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mainstem.bench.report import ArmReport, Report
+from mainstem.bench.run import ArmRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLORS = {"radix": "#1a7f37", "block-hash": "#0969da", "none": "#9a6700"}
+_LIMIT_COLOR = "#57606a"
+_LIMIT_STYLE = (0, (1, 2))
+# Pictures of long runs show no more steps than they have columns.
+_MOST_POINTS = 2000
+
+
+def draw_report(report: Report, runs: Sequence[ArmRun], title: str, folder: Path) -> list[Path]:
+    """Draw what the report has: time to the first token and tokens prefilled by turn, memory by step.
+
+    Returns:
+        The files, in `folder`.
+    """
+    files = _save(folder / "prefill", title, lambda axes: _draw_prefill(axes, report))
+    if report.arms[0].times is not None:
+        files += _save(folder / "ttft", title, lambda axes: _draw_ttft(axes, report))
+    first = [run for run in runs if run.repeat == 0 and run.memory is not None]
+    if first:
+        files += _save(folder / "memory", title, lambda axes: _draw_memory(axes, first))
+    return files
+
+
+def _save(stem: Path, title: str, draw: Callable[[Axes], None]) -> list[Path]:
+    """Draw one picture and write it in both forms."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot, rc_context
+
+    files = [stem.with_suffix(".svg"), stem.with_suffix(".png")]
+    # Without a date and with fixed ids, the same result is the same file.
+    with rc_context({"svg.hashsalt": "mainstem", "font.size": 10}):
+        figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
+        axes.set_title(title, loc="left")
+        draw(axes)
+        axes.set_ylim(bottom=0)
+        axes.grid(color="#d8dee4", linewidth=0.6)
+        axes.legend(frameon=False)
+        figure.savefig(files[0], metadata={"Date": None})
+        figure.savefig(files[1], dpi=150)
+        pyplot.close(figure)
+    return files
+
+
+def _turns(arm: ArmReport) -> list[int]:
+    return [turn.turn for turn in arm.turns]
+
+
+def _draw_prefill(axes: Axes, report: Report) -> None:
+    for arm in report.arms:
+        values = [turn.counts.prefilled / turn.counts.calls for turn in arm.turns]
+        axes.plot(_turns(arm), values, marker="o", markersize=4, color=_COLORS.get(arm.arm), label=arm.arm)
+    first = report.arms[0]
+    new = [turn.counts.new / turn.counts.calls for turn in first.turns]
+    axes.plot(_turns(first), new, color=_LIMIT_COLOR, linestyle=_LIMIT_STYLE, label="new tokens: the least")
+    _label_turns(axes, first, "tokens prefilled for a call, mean")
+
+
+def _draw_ttft(axes: Axes, report: Report) -> None:
+    for arm in report.arms:
+        figures = [turn.times.ttft.median for turn in arm.turns if turn.times is not None]
+        color = _COLORS.get(arm.arm)
+        axes.plot(_turns(arm), [f.median for f in figures], marker="o", markersize=4, color=color, label=arm.arm)
+        axes.fill_between(_turns(arm), [f.min for f in figures], [f.max for f in figures], color=color, alpha=0.2)
+    repeats = "once" if report.repeats == 1 else f"{report.repeats} times; the band is their range"
+    _label_turns(axes, report.arms[0], f"seconds to the first token, median (run {repeats})")
+
+
+def _draw_memory(axes: Axes, runs: Sequence[ArmRun]) -> None:
+    for run in runs:
+        assert run.memory is not None
+        in_use = np.array(run.memory.in_use)
+        at = np.linspace(0, len(in_use) - 1, min(len(in_use), _MOST_POINTS)).astype(int)
+        axes.plot(at, in_use[at], linewidth=1.2, color=_COLORS.get(run.arm), label=run.arm)
+    axes.set_xlabel("step of the engine")
+    axes.set_ylabel("KV slots that running calls hold")
+
+
+def _label_turns(axes: Axes, arm: ArmReport, quantity: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("turn" if len(arm.turns) > 1 else "turn (there is only one)")
+    axes.set_ylabel(quantity)
