@@ -1,8 +1,8 @@
 """Decode steps of many branches on one root: what they share read once, or by every branch for itself.
 
 One engine in this process; its steps run with and without sharing in turn, so both arms see the same requests, memory
-and machine. The bound is the ratio of the bytes that each arm must read: weights and the tokens of every branch, against
-weights and every distinct token once.
+and machine. The bound is the ratio of the bytes that each arm must read: weights and the tokens of every branch,
+against weights and every distinct token once.
 """
 
 from __future__ import annotations
