@@ -21,7 +21,10 @@ EXTENSIONS = ("ignore_eos", "min_tokens", "return_token_ids")
 
 @dataclass(slots=True)
 class Habits:
-    """What a server does; `asked` collects the bodies that it was sent."""
+    """What a server does; `asked` collects the bodies that it was sent.
+
+    It says nothing before as many requests as `gathers` have been there at once.
+    """
 
     takes_ids: bool = True
     takes_extensions: bool = True
@@ -31,6 +34,7 @@ class Habits:
     context: int | None = None
     models: tuple[str, ...] = ("fake",)
     token_s: float = 0.0
+    gathers: int = 0
     fails_at: int | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     running: int = 0
@@ -89,6 +93,8 @@ async def _reply(habits: Habits, body: dict[str, Any]) -> AsyncIterator[str]:
     habits.most_running = max(habits.most_running, habits.running)
     number = len(habits.asked)
     try:
+        while habits.most_running < habits.gathers:
+            await asyncio.sleep(0.001)
         for index in range(body["max_tokens"]):
             await asyncio.sleep(habits.token_s)
             if number == habits.fails_at:

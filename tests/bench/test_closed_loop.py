@@ -40,17 +40,19 @@ async def test_a_call_extends_the_reply_that_it_waited_for() -> None:
 
 
 async def test_calls_that_wait_for_nothing_run_at_the_same_time() -> None:
-    habits = Habits(token_s=0.02)
+    habits = Habits()
     with fake_server(habits) as url:
         async with client(url) as server:
+            habits.gathers = 5
             await run_closed_loop(server, _workload(*(_call([number]) for number in range(5))), lambda _: None)
     assert habits.most_running == 5
 
 
 async def test_a_failing_call_ends_the_run_and_is_named() -> None:
-    habits = Habits(token_s=0.01)
+    habits = Habits()
     with fake_server(habits) as url:
         async with client(url) as server:
+            habits.gathers, habits.token_s = 2, 0.01
             habits.fails_at = len(habits.asked) + 1
             workload = _workload(_call([7]), _call([8], reply=500), _call([9], after=1))
             with pytest.raises(MainstemError, match=r"call 1 of 3 \(session 0, turn 1, about 1 tokens\): .*memory"):

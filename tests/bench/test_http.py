@@ -150,9 +150,10 @@ async def test_a_silent_server_is_given_up() -> None:
 
 
 async def test_no_more_than_the_given_number_run_at_once() -> None:
-    habits = Habits(token_s=0.01)
+    habits = Habits()
     with fake_server(habits) as url:
         async with client(url, connections=2) as server, asyncio.TaskGroup() as group:
+            habits.gathers = 2
             for _ in range(6):
                 group.create_task(server.complete([7], 3))
     assert habits.most_running == 2

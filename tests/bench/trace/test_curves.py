@@ -63,4 +63,4 @@ def test_progress_reaches_every_request_of_every_policy_at_every_capacity() -> N
 
 def test_default_capacities_hold_the_longest_prompt() -> None:
     trace = trace_of([list(range(100)), *([number] for number in range(1000, 1900))])
-    assert choose_capacities(trace) == (100, 150, 200, 300, 500, 750, 1000)
+    assert choose_capacities(trace) == (100, 200, 300, 500, 1000)

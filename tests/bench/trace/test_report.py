@@ -22,7 +22,7 @@ def test_the_summary_has_the_infinite_caches_ratio_with_four_decimals(result: Tr
 
 
 def test_the_table_has_a_row_a_capacity(result: TraceResult) -> None:
-    console = Console(width=120)
+    console = Console(width=80)
     with console.capture() as shown:
         console.print(table(result))
     text = shown.get()

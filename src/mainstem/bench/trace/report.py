@@ -17,7 +17,7 @@ _INFINITE_COLOR = "#57606a"
 
 def label(policy: str) -> str:
     """How a policy is called in tables and pictures."""
-    return "Belady, optimal" if policy == CLAIRVOYANT else f"{policy}, LRU"
+    return "Belady, optimal" if policy == CLAIRVOYANT else f"{policy} LRU"
 
 
 def summary(result: TraceResult) -> str:
@@ -32,15 +32,16 @@ def summary(result: TraceResult) -> str:
 
 
 def table(result: TraceResult) -> Table:
-    """Hit ratios with four decimals: a row a capacity, a pair of columns (blocks, tokens) a policy."""
+    """Hit ratios with four decimals: a row a capacity; of every policy first that of blocks, then that of tokens."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     trace = result.trace
-    shown = Table(title="hit ratio: blocks, tokens", title_justify="left", title_style="bold")
+    shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1))
     for name in ("blocks", "share", "tokens"):
-        shown.add_column(name, justify="right")
+        shown.add_column(name, justify="right", no_wrap=True)
     for curve in result.curves:
-        shown.add_column(label(curve.policy), justify="right")
+        shown.add_column(label(curve.policy), justify="right", no_wrap=True)
     for row, capacity in enumerate(result.capacities):
         ratios = [_ratios(result, curve.hits[row]) for curve in result.curves]
         shown.add_row(

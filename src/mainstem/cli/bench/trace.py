@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--capacities",
         metavar="LIST",
         help="capacities to measure, in blocks or in percent of the distinct ones, such as 5%%,1000 "
-        "[default: 13 from 0.5%% to 100%%]",
+        "[default: 10 from 0.5%% to 100%%]",
     )
     parser.add_argument(
         "--block-size", metavar="TOKENS", help="tokens in a block, where the files do not say it [default: 512]"
@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     capacities = choose_capacities(trace) if arguments.capacities is None else _capacities(arguments.capacities, trace)
     result = _measure(trace, capacities, console)
     console.print(summary(result))
+    console.print("hit ratio of blocks and of tokens, by capacity:\n")
     console.print(table(result))
     if arguments.out is not None:
         _write(result, arguments, console)
@@ -79,7 +80,7 @@ def _measure(trace: BlockTrace, capacities: tuple[int, ...], console: Console) -
 
     from mainstem.bench.trace import measure, policies
 
-    with Progress(console=console, transient=True) as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bars = {name: progress.add_task(name, total=len(trace.requests) * len(capacities)) for name in policies()}
         return measure(trace, capacities, lambda policy, requests: progress.advance(bars[policy], requests))
 
