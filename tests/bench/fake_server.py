@@ -76,7 +76,9 @@ def _app(habits: Habits) -> Starlette:
             return JSONResponse({"error": {"message": "prompt must be a string"}}, status_code=400)
         if not habits.takes_extensions and any(name in body for name in EXTENSIONS):
             return JSONResponse({"detail": "unknown field"}, status_code=422)
-        return StreamingResponse(_reply(habits, body), media_type="text/event-stream")
+        return StreamingResponse(
+            _reply(habits, body, fails=len(habits.asked) == habits.fails_at), media_type="text/event-stream"
+        )
 
     return Starlette(
         routes=[
@@ -87,17 +89,16 @@ def _app(habits: Habits) -> Starlette:
     )
 
 
-async def _reply(habits: Habits, body: dict[str, Any]) -> AsyncIterator[str]:
+async def _reply(habits: Habits, body: dict[str, Any], *, fails: bool) -> AsyncIterator[str]:
     """Token n of a reply is id 500 + n, and says `wn`."""
     habits.running += 1
     habits.most_running = max(habits.most_running, habits.running)
-    number = len(habits.asked)
     try:
         while habits.most_running < habits.gathers:
             await asyncio.sleep(0.001)
         for index in range(body["max_tokens"]):
             await asyncio.sleep(habits.token_s)
-            if number == habits.fails_at:
+            if fails:
                 yield _event({"error": {"message": "out of memory"}})
                 return
             choice: dict[str, Any] = {"index": 0, "text": f" w{index}", "finish_reason": None}

@@ -7,9 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from mainstem.bench.closed_loop import require_context, run_closed_loop
+from mainstem.bench.closed_loop import run_closed_loop, with_other_tokens
 from mainstem.bench.workload import Call, Workload
 from mainstem.errors import MainstemError
+from mainstem.tree import common_length
 from tests.bench.fake_server import Habits, fake_server
 from tests.bench.test_http import client
 
@@ -62,15 +63,15 @@ async def test_a_failing_call_ends_the_run_and_is_named() -> None:
             assert len(habits.asked) == habits.fails_at + 1
 
 
-async def test_a_server_with_too_small_a_context_is_refused_beforehand() -> None:
-    with fake_server(Habits(context=13)) as url:
-        async with client(url) as server:
-            require_context(server, _workload(_call([7] * 11), _call([9], reply=12)))
-            with pytest.raises(MainstemError, match=r"serves 13 tokens, but the longest call .* has 15 .* --scale"):
-                require_context(server, _workload(_call([7] * 11), _call([9], after=0, extends=True, reply=1)))
-
-
-async def test_a_server_that_does_not_tell_its_context_is_tried() -> None:
-    with fake_server(Habits(context=None)) as url:
-        async with client(url) as server:
-            require_context(server, _workload(_call([7] * 10)))
+def test_other_tokens_share_as_much_and_nothing_with_the_first() -> None:
+    workload = _workload(_call([100, 200, 300]), _call([100, 200, 999]), _call([5], after=0, extends=True))
+    others = [with_other_tokens(workload, repeat) for repeat in range(20)]
+    assert np.array_equal(others[0].calls[1].appended, workload.calls[1].appended)
+    first_tokens = [other.calls[0].appended[0] for other in others]
+    assert len(set(first_tokens)) == len(others)
+    for other in others:
+        first, second, last = (call.appended for call in other.calls)
+        assert common_length(first, second) == 2
+        assert len(set(first) | set(second) | set(last)) == 5
+        assert all(5 <= token < 1000 for token in (*first, *second, *last))
+        assert other.prompt_lengths == workload.prompt_lengths

@@ -8,26 +8,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 
 from mainstem.bench.http import Completion, CompletionsClient, Prompt
 from mainstem.bench.workload import Workload
 from mainstem.errors import MainstemError
 
+_GOLDEN_SECTION = (5**0.5 - 1) / 2
 
-def require_context(client: CompletionsClient, workload: Workload) -> None:
-    """Refuse a workload that the server says it has no room for.
 
-    Raises:
-        MainstemError: naming the longest call.
+def with_other_tokens(workload: Workload, repeat: int) -> Workload:
+    """The same workload in other tokens: as much of it is shared, and a server that ran the first knows none of this.
+
+    Every token id is moved by as many places, around in a circle from the lowest that occurs to the end of the
+    vocabulary.
+
+    Args:
+        workload: any.
+        repeat: 0 changes nothing, and every number gives other tokens.
     """
-    needed = max(
-        length + call.reply_tokens for length, call in zip(workload.prompt_lengths, workload.calls, strict=True)
+    lowest = min(int(call.appended.min(initial=workload.vocab_size)) for call in workload.calls)
+    circle = workload.vocab_size - lowest
+    # Whatever the circle, this goes round it almost evenly for the first thousands of repeats.
+    move = round(repeat * _GOLDEN_SECTION * circle) % max(circle, 1)
+    calls = tuple(
+        replace(call, appended=((call.appended - lowest + move) % circle + lowest).astype(np.int32))
+        for call in workload.calls
     )
-    if client.context is not None and needed > client.context:
-        raise MainstemError(
-            f"{client.model} at {client.base_url} serves {client.context:,} tokens, but the longest call of this "
-            f"workload has {needed:,} with its reply; make it smaller with --scale"
-        )
+    return replace(workload, calls=calls)
 
 
 async def run_closed_loop(

@@ -156,7 +156,7 @@ class CompletionsClient:
     async def _find_dialect(self) -> Dialect:
         """Ask one short question in every way until one is answered; the first that is, is the best."""
         refusals: list[_Refused] = []
-        for prompt in ([200] * _PROBE_TOKENS, "one two three four"):
+        for prompt in ([64] * _PROBE_TOKENS, "one two three four"):
             for extensions in (True, False):
                 try:
                     reply = await self._stream(prompt, _PROBE_TOKENS, extensions=extensions)
