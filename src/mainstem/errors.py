@@ -11,6 +11,7 @@
     ├── ModelLoadError              the model cannot be fetched, read or run
     │   ├── DownloadError           the embedded model could not be fetched or is damaged
     │   └── UnsupportedModel        an architecture whose attention we do not compute
+    ├── TraceError                  a trace file cannot be read or understood
     ├── ConfigError                 a setting is wrong or does not fit this machine
     │   └── ConflictingSettings     two settings, each right by itself, do not go together
     └── OutOfSlots                  the KV pool has no room, even after eviction
@@ -81,6 +82,10 @@ class DownloadError(ModelLoadError):
 
 class UnsupportedModel(ModelLoadError):
     """The model needs attention that mainstem does not compute; the message says which."""
+
+
+class TraceError(MainstemError):
+    """A trace file cannot be read or understood; the message says where."""
 
 
 class ConfigError(MainstemError):

@@ -21,13 +21,22 @@ _LIMIT_STYLE = (0, (1, 2))
 _MOST_POINTS = 2000
 
 
-def draw_report(report: Report, runs: Sequence[ArmRun], title: str, folder: Path) -> list[Path]:
+def draw_report(
+    report: Report, runs: Sequence[ArmRun], title: str, folder: Path, *, prefill: bool = True
+) -> list[Path]:
     """Draw what the report has: time to the first token and tokens prefilled by turn, memory by step.
+
+    Args:
+        report: the figures.
+        runs: that they are made of.
+        title: of every picture.
+        folder: where the files go.
+        prefill: whether it is known how many tokens were prefilled.
 
     Returns:
         The files, in `folder`.
     """
-    files = _save(folder / "prefill", title, lambda axes: _draw_prefill(axes, report))
+    files = _save(folder / "prefill", title, lambda axes: _draw_prefill(axes, report)) if prefill else []
     if report.arms[0].times is not None:
         files += _save(folder / "ttft", title, lambda axes: _draw_ttft(axes, report))
     first = [run for run in runs if run.repeat == 0 and run.memory is not None]

@@ -1,0 +1,147 @@
+"""`mainstem bench trace`: hit ratio against capacity on recorded hash traces, without a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mainstem import __version__
+from mainstem.cli.extras import require_bench_extras
+from mainstem.errors import ConfigError, TraceError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mainstem.bench.trace import BlockTrace, TraceResult
+
+SUMMARY = "hit ratio against capacity on recorded hash traces"
+DESCRIPTION = """\
+Replays who asked for which blocks of which prompts, from files that others
+recorded, through the prefix caches alone: no model, no text. Prints how many
+block references hit at each capacity, beside an infinite cache and the best
+that any cache of that size could do (Belady: evict what is used last).
+
+examples:
+  mainstem bench trace conversation_trace.jsonl --out results/mooncake
+  mainstem bench trace sessions/*.json --capacities 5%,20%,60000
+  mainstem bench trace sixteen_token_blocks.jsonl --block-size 16
+
+Files: Mooncake's JSON lines (timestamp, input_length, hash_ids), and the coding
+sessions of kv-cache-tester. Several files share one cache; all start at once.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the workload's flags."""
+    parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="a hash trace")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="write result.json, trace.svg and trace.png there")
+    parser.add_argument(
+        "--capacities",
+        metavar="LIST",
+        help="capacities to measure, in blocks or in percent of the distinct ones, such as 5%%,1000 "
+        "[default: 10 from 0.5%% to 100%%]",
+    )
+    parser.add_argument(
+        "--block-size", metavar="TOKENS", help="tokens in a block, where the files do not say it [default: 512]"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print and write."""
+    block_size = None if arguments.block_size is None else _positive(arguments.block_size, "--block-size")
+    require_bench_extras("bench trace")
+    if arguments.out is not None:
+        _make_folder(arguments.out)
+
+    from rich.console import Console
+
+    from mainstem.bench.trace import choose_capacities, read_traces
+    from mainstem.bench.trace.report import summary, table
+
+    console = Console(highlight=False)
+    with console.status("reading"):
+        trace = read_traces(arguments.files, block_size=block_size)
+    capacities = choose_capacities(trace) if arguments.capacities is None else _capacities(arguments.capacities, trace)
+    result = _measure(trace, capacities, console)
+    console.print(summary(result))
+    console.print("hit ratio of blocks and of tokens, by capacity:\n")
+    console.print(table(result))
+    if arguments.out is not None:
+        _write(result, arguments, console)
+    return 0
+
+
+def _measure(trace: BlockTrace, capacities: tuple[int, ...], console: Console) -> TraceResult:
+    from rich.progress import Progress
+
+    from mainstem.bench.trace import measure, policies
+
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bars = {name: progress.add_task(name, total=len(trace.requests) * len(capacities)) for name in policies()}
+        return measure(trace, capacities, lambda policy, requests: progress.advance(bars[policy], requests))
+
+
+def _write(result: TraceResult, arguments: argparse.Namespace, console: Console) -> None:
+    from mainstem.bench.trace.report import as_json, draw
+
+    names = ", ".join(path.name for path in arguments.files[:2]) + (
+        f" and {len(arguments.files) - 2} more" if len(arguments.files) > 2 else ""
+    )
+    document = {
+        "command": shlex.join(["mainstem", *sys.argv[1:]]),
+        "version": __version__,
+        "files": [path.name for path in arguments.files],
+        **as_json(result),
+    }
+    path = arguments.out / "result.json"
+    try:
+        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        files = [path, *draw(result, f"Prefix cache hits: {names}", arguments.out)]
+    except OSError as error:
+        raise TraceError(f"cannot write into {arguments.out}: {error.strerror}") from None
+    console.print("written: " + ", ".join(str(file) for file in files), soft_wrap=True)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out: cannot make the folder {folder}: {error.strerror}") from None
+
+
+def _capacities(text: str, trace: BlockTrace) -> tuple[int, ...]:
+    """The capacities that the user gave, in blocks, ascending."""
+    sizes = {_capacity(part.strip(), trace.distinct) for part in text.split(",")}
+    for size in sorted(sizes):
+        if size < trace.longest:
+            raise ConfigError(
+                f"--capacities: {size} blocks cannot hold the longest prompt, which has {trace.longest} "
+                f"({100 * trace.longest / trace.distinct:.3g}%)"
+            )
+    return tuple(sorted(sizes))
+
+
+def _capacity(text: str, distinct: int) -> int:
+    if not text.endswith("%"):
+        return _positive(text, "--capacities")
+    try:
+        share = float(text.removesuffix("%"))
+    except ValueError:
+        raise ConfigError(f"--capacities: '{text}' is not a percentage") from None
+    if not 0 < share <= 100:
+        raise ConfigError(f"--capacities: a percentage must be above 0 and at most 100, got {text}")
+    return int(distinct * share / 100)
+
+
+def _positive(text: str, flag: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise ConfigError(f"{flag}: '{text}' is not a whole number") from None
+    if value < 1:
+        raise ConfigError(f"{flag} must be at least 1, got {value}")
+    return value
