@@ -107,10 +107,11 @@ class EngineThread:
             except BaseException as error:
                 answer.set_exception(error)
 
-        if self.alive:
-            self.send(command)
-        else:
-            answer.set_exception(EngineStopped("the engine is not running"))
+        with self._wakeup:  # so that nothing is asked of a thread that has ended meanwhile
+            if self.alive:
+                self.send(command)
+                return answer
+        answer.set_exception(EngineStopped("the engine is not running"))
         return answer
 
     def stop(self) -> None:
@@ -161,9 +162,10 @@ class EngineThread:
             return True
 
     def _take_commands(self) -> list[Callable[[], Any]]:
+        commands = []
         with self._wakeup:
-            commands = list(self._commands)
-            self._commands.clear()
+            while self._commands:  # one by one: a garbage collection in here may send another
+                commands.append(self._commands.popleft())
         return commands
 
     def _check_when_idle(self) -> None:

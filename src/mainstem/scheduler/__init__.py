@@ -1,13 +1,24 @@
 """Which requests run in the next step, and how many tokens of each."""
 
 from mainstem.scheduler.request import Request, RequestState
-from mainstem.scheduler.scheduler import LogitSource, ScheduledTokens, Scheduler, SchedulerOutput
+from mainstem.scheduler.scheduler import (
+    MAX_SCORED_TOKENS,
+    Hold,
+    LogitSource,
+    ScheduledTokens,
+    Scheduler,
+    SchedulerOutput,
+    ScoredTokens,
+)
 
 __all__ = [
+    "MAX_SCORED_TOKENS",
+    "Hold",
     "LogitSource",
     "Request",
     "RequestState",
     "ScheduledTokens",
     "Scheduler",
     "SchedulerOutput",
+    "ScoredTokens",
 ]
