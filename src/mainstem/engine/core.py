@@ -63,6 +63,7 @@ class EngineCore:
         self._finished = 0
         self._aborted = 0
         self._generated_tokens = 0
+        self._context_tokens = 0
         self._peak_kv_tokens = 0
         self._peak_unshared_tokens = 0
 
@@ -230,7 +231,10 @@ class EngineCore:
         for (request, *_), logprobs in zip(output.scored, scores, strict=True):
             if request not in failed and request not in requeued:
                 scoring = self._scorings[request.id]
-                self._tell(scoring, scoring.push(logprobs, now))
+                news = scoring.push(logprobs, now)
+                if news.finish_reason is not None and not len(scoring.continuation):
+                    self._context_tokens += request.num_prompt
+                self._tell(scoring, news)
 
     def _scores(self, output: SchedulerOutput, packed: PackedStep, logits: torch.Tensor) -> list[list[float]]:
         """For each of the schedule's scored tokens, the log-probability of the token that follows it."""
@@ -288,6 +292,7 @@ class EngineCore:
             cached_tokens=counts.cached_tokens,
             prefilled_tokens=counts.prefilled_tokens,
             generated_tokens=self._generated_tokens,
+            context_tokens=self._context_tokens,
             held_prefixes=len(self.scheduler.holds),
             peak_kv_tokens=self._peak_kv_tokens,
             peak_unshared_tokens=self._peak_unshared_tokens,

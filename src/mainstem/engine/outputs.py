@@ -88,6 +88,7 @@ class EngineStats(NamedTuple):
         prompt_tokens: in prompts, counted once, when a request is first admitted.
         cached_tokens: of these, found in the prefix cache or taken from a request that was computing them.
         prefilled_tokens: prompt tokens computed, those computed again after a preemption included.
+        context_tokens: of the prompt tokens, those computed ahead for branches, which a later prompt begins with.
         held_prefixes: computed prefixes that live branches hold; branches with the same prefix share one.
         peak_kv_tokens: most slots that were protected in a step.
         peak_unshared_tokens: most slots that running requests and held prefixes would have taken in a step, had each
@@ -105,6 +106,7 @@ class EngineStats(NamedTuple):
     cached_tokens: int
     prefilled_tokens: int
     generated_tokens: int
+    context_tokens: int
     held_prefixes: int
     peak_kv_tokens: int
     peak_unshared_tokens: int

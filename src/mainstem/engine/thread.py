@@ -102,6 +102,8 @@ class EngineThread:
         answer: Future[T] = Future()
 
         def command() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return  # whoever asked does not wait any more
             try:
                 answer.set_result(question())
             except BaseException as error:
