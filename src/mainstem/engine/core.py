@@ -258,12 +258,17 @@ class EngineCore:
     def _tell(self, job: Reply | Scoring, news: RequestOutput) -> None:
         """Pass the news on; if they are the last, the request leaves first, and its lease begins."""
         if news.finish_reason is not None:
-            if job.lease is not None:
-                job.lease.begin(self.scheduler.hold(job.request, job.keep))
+            self._begin_lease(job)
             self.scheduler.finish(job.request)
             self._forget(job.request.id)
             self._finished += 1
         job.sink(news)
+
+    def _begin_lease(self, job: Reply | Scoring) -> None:
+        """Hand the lock over, and with it every reference to the lease: only the caller is to have one now."""
+        lease, job.lease = job.lease, None
+        if lease is not None:
+            lease.begin(self.scheduler.hold(job.request, job.keep))
 
     def _fail(self, request: Request, error: MainstemError) -> None:
         job = self._forget(request.id)

@@ -140,8 +140,7 @@ class EngineThread:
         del built, engine
         try:
             while self._wait_for_work():
-                for command in self._take_commands():
-                    command()
+                self._obey()
                 if self.core.has_work():
                     self.core.step()
                 self._stats = self.core.stats()
@@ -162,6 +161,11 @@ class EngineThread:
                     return False
                 self._wakeup.wait()
             return True
+
+    def _obey(self) -> None:
+        """Do what others ask. Nothing of it may stay referenced while the thread sleeps: see `Lease`."""
+        for command in self._take_commands():
+            command()
 
     def _take_commands(self) -> list[Callable[[], Any]]:
         commands = []
