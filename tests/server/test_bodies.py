@@ -105,8 +105,6 @@ WRONG_FIELDS: list[tuple[str, dict[str, Any], int, str | None]] = [
     (TEXT, {"logprobs": 21}, 400, "logprobs"),
     (TEXT, {"logprobs": 1, "echo": True}, 400, "echo"),
     (TEXT, {"suffix": "end"}, 400, "suffix"),
-    (TEXT, {"best_of": 2}, 200, None),
-    (TEXT, {"best_of": 2, "n": 2, "stream": True}, 200, None),
     (TEXT, {"best_of": 2, "stream": True}, 400, "best_of"),
     (TEXT, {"best_of": 1, "n": 2}, 400, "best_of"),
     (TEXT, {"best_of": 0}, 400, "best_of"),

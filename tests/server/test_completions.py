@@ -185,3 +185,8 @@ def test_best_of_reports_log_probabilities_only_where_they_are_asked_for(sdk: op
     assert choice.logprobs is None
     (choice,) = sdk.completions.create(logprobs=1, **kwargs).choices
     assert choice.logprobs is not None
+
+
+def test_best_of_as_many_as_are_returned_can_be_streamed(sdk: openai.OpenAI) -> None:
+    chunks = sdk.completions.create(model=MODEL, prompt="the river", max_tokens=2, n=2, best_of=2, stream=True)
+    assert {chunk.choices[0].index for chunk in chunks} == {0, 1}
