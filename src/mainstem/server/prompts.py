@@ -49,7 +49,7 @@ async def completion_prompts(service: Service, value: Any, n: int) -> list[Promp
     entries = _entries(value)
     if len(entries) * n > MAX_SEQUENCES:
         raise InvalidRequest(
-            f"{len(entries)} prompts with {n} replies each make {len(entries) * n}; at most {MAX_SEQUENCES} are allowed",
+            f"{len(entries)} prompts with {n} replies each make {len(entries) * n}; at most {MAX_SEQUENCES} can be",
             param="prompt",
         )
     return [await _prompt(service, name, entry) for name, entry in entries]

@@ -1,0 +1,1 @@
+"""Makers of workloads: each module makes one kind."""
