@@ -22,7 +22,7 @@ from mainstem.engine.scoring import Scoring
 from mainstem.errors import EngineFailed, InvalidRequest, MainstemError
 from mainstem.model import ModelRunner, sample, token_logprobs
 from mainstem.params import SamplingParams
-from mainstem.scheduler import Hold, Request, Scheduler, SchedulerOutput
+from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput
 from mainstem.tokens import Tokenizer
 from mainstem.tree import Namespace, PrefixCache, TokenArray, namespace_key
 
@@ -267,7 +267,8 @@ class EngineCore:
     def _begin_lease(self, job: Reply | Scoring) -> None:
         """Hand the lock over, and with it every reference to the lease: only the caller is to have one now."""
         lease, job.lease = job.lease, None
-        if lease is not None:
+        # One that ends while another's failure has sent it back to the queue holds nothing any more.
+        if lease is not None and job.request.state is RequestState.RUNNING:
             lease.begin(self.scheduler.hold(job.request, job.keep))
 
     def _fail(self, request: Request, error: MainstemError) -> None:
