@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mainstem.engine import LLM
+    from mainstem.engine import LLM, Branch, Score
     from mainstem.errors import OutOfSlots
     from mainstem.params import SamplingParams
     from mainstem.tree import (
@@ -30,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LLM",
     "BlockHashCache",
+    "Branch",
     "CacheStats",
     "InsertResult",
     "MatchResult",
@@ -38,12 +39,14 @@ __all__ = [
     "PrefixCache",
     "RadixCache",
     "SamplingParams",
+    "Score",
     "__version__",
 ]
 
 _HOMES = {
     "LLM": "mainstem.engine",
     "BlockHashCache": "mainstem.tree",
+    "Branch": "mainstem.engine",
     "CacheStats": "mainstem.tree",
     "InsertResult": "mainstem.tree",
     "MatchResult": "mainstem.tree",
@@ -52,6 +55,7 @@ _HOMES = {
     "PrefixCache": "mainstem.tree",
     "RadixCache": "mainstem.tree",
     "SamplingParams": "mainstem.params",
+    "Score": "mainstem.engine",
 }
 
 

@@ -3,6 +3,7 @@
     MainstemError
     ├── ClientError                 the caller can fix it (HTTP 4xx)
     │   ├── InvalidRequest          a field has a value that cannot be served (400)
+    │   ├── BranchError             a branch was dropped, or is busy with another reply
     │   ├── PromptTooLong           the prompt leaves no room for a reply (400)
     │   └── ModelNotFound           the request names a model that is not served (404)
     ├── ServerError                 the caller cannot (HTTP 5xx)
@@ -36,6 +37,10 @@ class ClientError(MainstemError):
 
 class InvalidRequest(ClientError):
     """A field of the request has a value that cannot be served; `param` names it."""
+
+
+class BranchError(ClientError):
+    """A branch cannot do what was asked: it was dropped, or a reply is being generated on it."""
 
 
 class PromptTooLong(ClientError):
@@ -102,9 +107,12 @@ class OutOfSlots(MainstemError):
     Attributes:
         needed: slots that were asked for.
         available: slots that are free or evictable.
+        held: slots that live branches keep from eviction.
     """
 
-    def __init__(self, needed: int, available: int) -> None:
-        super().__init__(f"{needed} token slots needed, {available} free or evictable")
+    def __init__(self, needed: int, available: int, *, held: int = 0) -> None:
+        kept = f"; live branches hold {held}: drop some, or make the KV pool larger" if held else ""
+        super().__init__(f"{needed} token slots needed, {available} free or evictable{kept}")
         self.needed = needed
         self.available = available
+        self.held = held

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mainstem.params import SamplingParams
-from mainstem.scheduler import Request, RequestState, Scheduler, SchedulerOutput
+from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput
 from mainstem.tree import CACHES, PrefixCache
 
 VOCAB = 7
@@ -47,20 +47,35 @@ class Driver:
         self.computed: list[tuple[Any, ...]] = []
         self.live: dict[str, Request] = {}
         self.done: dict[str, list[int]] = {}
+        self.scores: dict[str, list[int]] = {}
+        self.to_hold: set[str] = set()
+        self.holds: list[Hold] = []
         self.salts: dict[str, int] = {}
         self.steps = 0
 
     def add(
-        self, name: str, prompt: Sequence[int], max_tokens: int = 1, *, namespace: tuple[Any, ...] = (), salt: int = 0
+        self,
+        name: str,
+        prompt: Sequence[int],
+        max_tokens: int = 1,
+        *,
+        namespace: tuple[Any, ...] = (),
+        salt: int = 0,
+        score_from: int | None = None,
+        hold: bool = False,
     ) -> Request:
+        """`score_from` as of `Request`; with `hold` what it computed is kept when it is done, in `holds`."""
         request = Request(
             name,
             np.array(prompt, np.int32),
             SamplingParams(),
             max_tokens=max_tokens,
             namespace=namespace,
+            score_from=score_from,
         )
         self.scheduler.add(request)
+        if hold:
+            self.to_hold.add(name)
         self.live[name] = request
         self.salts[name] = salt
         return request
@@ -86,11 +101,31 @@ class Driver:
             self._check_source(output, request, entry, position)
             request.tokens.append(next_token(request.tokens.array.tolist(), self.salts[request.id]))
             if request.num_generated >= request.max_tokens:
-                self.scheduler.finish(request)
-                self.done[request.id] = request.tokens.array[request.num_prompt :].tolist()
-                del self.live[request.id]
+                self._finish(request)
+        for request, entry, start, stop in output.scored:
+            assert output.scheduled[entry].request is request
+            assert output.scheduled[entry].start <= start <= stop == output.scheduled[entry].stop
+            if request not in failed and request not in requeued:
+                self.scores.setdefault(request.id, []).extend(range(start, stop))
+                if request.num_remaining == 0:
+                    self._finish(request)
         self.scheduler.check_integrity()
         return output
+
+    def _finish(self, request: Request) -> None:
+        if request.id in self.to_hold and request.state is RequestState.RUNNING:
+            self.holds.append(self.scheduler.hold(request, request.num_computed))
+        self.scheduler.finish(request)
+        self.done[request.id] = request.tokens.array[request.num_prompt :].tolist()
+        del self.live[request.id]
+
+    def refuse_first(self) -> None:
+        """Nothing could be scheduled for what is held: give up the request that the scheduler blames."""
+        assert self.scheduler.holds
+        shortage = self.scheduler.shortage()
+        assert shortage.needed > shortage.available
+        assert shortage.held == len({slot for hold in self.holds for slot in hold.slots.tolist()})
+        self.abort(self.scheduler.waiting[0].id)
 
     def run(self, max_steps: int = 2000) -> None:
         """Step until every request is done."""

@@ -28,6 +28,7 @@ class TrafficMachine(RuleBasedStateMachine):
         capacity = max(num_slots // page_size, 2) * page_size
         self.driver = Driver(capacity, budget=budget, max_num_seqs=max_num_seqs, kind=kind, page_size=page_size)
         self.asked: dict[str, tuple[list[int], int, int]] = {}
+        self.scored: dict[str, range] = {}
 
     @rule(
         prompt=token_lists,
@@ -51,11 +52,34 @@ class TrafficMachine(RuleBasedStateMachine):
         request = self.driver.live[data.draw(st.sampled_from(sorted(self.driver.live)))]
         self.add([*request.tokens.array.tolist(), *data.draw(token_lists)][:40], 3, request.namespace, 1)
 
+    @rule(prompt=token_lists, data=st.data(), namespace=st.sampled_from([(), ("a",)]), hold=st.booleans())
+    def score(self, prompt: list[int], data: st.DataObject, namespace: tuple[str, ...], hold: bool) -> None:
+        """Up to the length of the prompt: then it is only computed."""
+        name = f"s{len(self.scored)}"
+        first = data.draw(st.integers(0, len(prompt)))
+        try:
+            self.driver.add(name, prompt, namespace=namespace, score_from=first, hold=hold)
+        except PromptTooLong:
+            return
+        self.scored[name] = range(first, len(prompt))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.driver.live)
+    def hold(self, data: st.DataObject) -> None:
+        self.driver.to_hold.add(data.draw(st.sampled_from(sorted(self.driver.live))))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.driver.holds)
+    def release(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.driver.holds) - 1))
+        self.driver.scheduler.release(self.driver.holds.pop(index))
+        self.driver.scheduler.check_integrity()
+
     @rule(steps=st.integers(1, 6))
     def step(self, steps: int) -> None:
         for _ in range(steps):
-            if self.driver.scheduler.has_work():
-                assert self.driver.step().scheduled
+            if self.driver.scheduler.has_work() and not self.driver.step().scheduled:
+                self.driver.refuse_first()
         self.check_replies()
 
     @rule(data=st.data())
@@ -85,11 +109,17 @@ class TrafficMachine(RuleBasedStateMachine):
 
     def check_replies(self) -> None:
         for name, reply in self.driver.done.items():
-            assert reply == expected_reply(*self.asked[name])
+            if name in self.scored:
+                assert self.driver.scores[name] == list(self.scored[name])
+            else:
+                assert reply == expected_reply(*self.asked[name])
 
     def teardown(self) -> None:
         if not hasattr(self, "driver"):
             return
+        self.driver.to_hold.clear()
+        while self.driver.holds:
+            self.driver.scheduler.release(self.driver.holds.pop())
         self.driver.run(max_steps=5000)
         self.check_replies()
         assert self.driver.cache.stats().protected == 0

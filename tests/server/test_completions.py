@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types import Completion
 
-from tests.server.conftest import MODEL
+from tests.server.conftest import MODEL, metric
 
 LONG = {"ignore_eos": True}
 
@@ -160,3 +160,33 @@ def test_long_id_prompts_are_read_quickly(http: httpx.Client) -> None:
     assert response.status_code == 400
     assert "25000" in response.json()["error"]["message"]
     assert response.elapsed.total_seconds() < 0.5
+
+
+def test_best_of_returns_the_likeliest_replies_best_first_and_computes_the_prompt_once(http: httpx.Client) -> None:
+    http.post("/cache/reset", json={})
+    sampled: dict[str, Any] = {"temperature": 1.5, "seed": 3, "max_tokens": 6, "logprobs": 0, "prompt": ["sea", "rain"]}
+    every = complete(http, n=5, **sampled)["choices"]
+    before = metric(http, "mainstem_prefilled_tokens_total")
+    http.post("/cache/reset", json={})
+    reply = complete(http, n=2, best_of=5, **sampled)
+    means = [sum(choice["logprobs"]["token_logprobs"]) / 6 for choice in every]
+    for prompt in range(2):
+        ranked = sorted(range(5 * prompt, 5 * prompt + 5), key=lambda index: -means[index])
+        expected = [every[index]["text"] for index in ranked[:2]]
+        assert [choice["text"] for choice in reply["choices"][2 * prompt : 2 * prompt + 2]] == expected
+    assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
+    assert reply["usage"]["completion_tokens"] == 2 * 5 * 6
+    assert metric(http, "mainstem_prefilled_tokens_total") - before == reply["usage"]["prompt_tokens"]
+
+
+def test_best_of_reports_log_probabilities_only_where_they_are_asked_for(sdk: openai.OpenAI) -> None:
+    kwargs: Any = {"model": MODEL, "prompt": "the river", "max_tokens": 3, "best_of": 3}
+    (choice,) = sdk.completions.create(**kwargs).choices
+    assert choice.logprobs is None
+    (choice,) = sdk.completions.create(logprobs=1, **kwargs).choices
+    assert choice.logprobs is not None
+
+
+def test_best_of_as_many_as_are_returned_can_be_streamed(sdk: openai.OpenAI) -> None:
+    chunks = sdk.completions.create(model=MODEL, prompt="the river", max_tokens=2, n=2, best_of=2, stream=True)
+    assert {chunk.choices[0].index for chunk in chunks} == {0, 1}

@@ -5,6 +5,7 @@ Single-token rows come first, ordered so that rows with a common prefix are neig
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +22,13 @@ class PackedStep(NamedTuple):
 
     Attributes:
         source_rows: for each of the schedule's logit sources, the row that it samples from.
+        scored_rows: for each of the schedule's scored tokens, their rows.
         last_rows: for each scheduled request, the row of its last token, which is not finite if its KV is not.
     """
 
     batch: StepBatch
     source_rows: list[int]
+    scored_rows: list[slice]
     last_rows: list[int]
 
 
@@ -52,9 +55,11 @@ def pack(output: SchedulerOutput, *, cascade: bool = True) -> PackedStep:
         sequences.append(SequenceRows(row, row + stop - start, request.table.slots[:stop], runs[entry]))
         row += stop - start
 
-    rows = [first_row[entry] + position - output.scheduled[entry].start for _, entry, position in output.sources]
-    lasts = [first_row[entry] + stop - 1 - start for entry, (_, start, stop) in enumerate(output.scheduled)]
-    logit_rows = sorted({*rows, *lasts})
+    origins = [first_row[entry] - scheduled.start for entry, scheduled in enumerate(output.scheduled)]
+    rows = [origins[entry] + position for _, entry, position in output.sources]
+    scored = [range(origins[entry] + start, origins[entry] + stop) for _, entry, start, stop in output.scored]
+    lasts = [origin + scheduled.stop - 1 for origin, scheduled in zip(origins, output.scheduled, strict=True)]
+    logit_rows = sorted({*rows, *lasts, *chain.from_iterable(scored)})
     index_of = {packed: index for index, packed in enumerate(logit_rows)}
     batch = StepBatch(
         token_ids=_int64(tokens),
@@ -63,7 +68,13 @@ def pack(output: SchedulerOutput, *, cascade: bool = True) -> PackedStep:
         logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
         plan=plan_step(sequences, cascade=cascade),
     )
-    return PackedStep(batch, [index_of[packed] for packed in rows], [index_of[packed] for packed in lasts])
+    return PackedStep(
+        batch,
+        source_rows=[index_of[packed] for packed in rows],
+        # Neighbours in the step are neighbours among the logits too.
+        scored_rows=[slice(index_of[r[0]], index_of[r[-1]] + 1) if r else slice(0, 0) for r in scored],
+        last_rows=[index_of[packed] for packed in lasts],
+    )
 
 
 def _int64(parts: list[npt.NDArray[Any]]) -> torch.Tensor:

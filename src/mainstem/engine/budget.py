@@ -11,6 +11,7 @@ import torch
 from mainstem.config import EngineConfig, parse_size
 from mainstem.errors import ConfigError
 from mainstem.model import ModelShape
+from mainstem.scheduler import MAX_SCORED_TOKENS
 
 # A laptop has other things to do: without --kv-memory a CPU's pool stays at this.
 CPU_POOL_BYTES = 4 * 2**30
@@ -81,10 +82,12 @@ def plan_memory(config: EngineConfig, shape: ModelShape, device: torch.device) -
 
 
 def _activation_bytes(config: EngineConfig, shape: ModelShape) -> int:
-    """A layer's intermediate results for a full step, and the logits of every running request."""
+    """A layer's intermediate results for a full step, and the logits of running requests and of scored tokens."""
     widths = 6 * shape.hidden_size + 3 * shape.intermediate_size + 4 * shape.num_heads * shape.head_dim
-    logits = min(config.max_num_seqs, config.max_num_batched_tokens) * shape.vocab_size * 4
-    return config.max_num_batched_tokens * widths * shape.dtype.itemsize + 2 * logits
+    sampled = min(config.max_num_seqs, config.max_num_batched_tokens)
+    scored = min(MAX_SCORED_TOKENS, config.max_num_batched_tokens)
+    logits = 2 * (sampled + scored) * shape.vocab_size * 4
+    return config.max_num_batched_tokens * widths * shape.dtype.itemsize + logits
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -6,25 +6,30 @@ Single-threaded: whoever owns an `EngineCore` calls it from one thread only. It 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from mainstem.engine.batch import pack
-from mainstem.engine.outputs import EngineStats, StepTimes
+from mainstem.engine.batch import PackedStep, pack
+from mainstem.engine.lease import Lease
+from mainstem.engine.outputs import EngineStats, RequestOutput, StepTimes
 from mainstem.engine.reply import Reply, Sink
+from mainstem.engine.scoring import Scoring
 from mainstem.errors import EngineFailed, InvalidRequest, MainstemError
-from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample
+from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample, token_logprobs
 from mainstem.params import SamplingParams
-from mainstem.scheduler import Request, Scheduler
+from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput
 from mainstem.tokens import Tokenizer
 from mainstem.tree import Namespace, PrefixCache, TokenArray, namespace_key
 
 log = logging.getLogger(__name__)
+NOT_FINITE = "the model gave numbers that are not finite"
 
 
 class _Computed(NamedTuple):
@@ -61,12 +66,16 @@ class EngineCore:
         self.cascade = cascade
         self.max_model_len = scheduler.max_model_len
         self._replies: dict[str, Reply] = {}
+        self._scorings: dict[str, Scoring] = {}
         self._ids = count()
         self._steps = 0
         self._finished = 0
         self._aborted = 0
         self._generated_tokens = 0
         self.times = StepTimes()
+        self._context_tokens = 0
+        self._peak_kv_tokens = 0
+        self._peak_unshared_tokens = 0
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -117,12 +126,14 @@ class EngineCore:
         namespace: Namespace = (),
         arrival: float | None = None,
         recorded: TokenArray | None = None,
+        lease: Lease | None = None,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
 
         With `recorded` tokens the reply is these, whatever is sampled (teacher forcing): every step is computed as for
         a reply of the model's own, then the recorded token is taken. It ends after the last of them and nowhere else;
-        how `params` would end it does not count.
+        how `params` would end it does not count. A `lease` is for a single reply: it gets the lock on all that was
+        computed if the reply ends of itself.
 
         Raises:
             as `check`; InvalidRequest too when a recorded reply cannot be taken as it is. Nothing is queued then.
@@ -137,29 +148,67 @@ class EngineCore:
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
             request = Request(request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived)
-            reply = Reply(request, index, self.tokenizer, sink, recorded=recorded)
+            reply = Reply(request, index, self.tokenizer, sink, recorded=recorded, lease=lease)
             self.scheduler.add(request)
             self._replies[request_id] = reply
             ids.append(request_id)
         return ids
 
+    def submit_scoring(
+        self,
+        context: TokenArray,
+        continuation: TokenArray,
+        sink: Sink,
+        *,
+        namespace: Namespace = (),
+        lease: Lease | None = None,
+    ) -> list[str]:
+        """Queue the computing of a context and of the log-probabilities of a continuation; returns an id, for `abort`.
+
+        The outputs have the continuation's tokens with their log-probabilities. With an empty continuation the context
+        is computed and nothing else. A `lease` gets the lock on the context.
+
+        Raises:
+            as `check`; nothing is queued then.
+        """
+        prompt = np.concatenate([context, continuation[:-1]])
+        self.check(prompt, SamplingParams(), namespace)
+        if len(continuation):
+            self.check(continuation[-1:], SamplingParams(), namespace)
+        request = Request(
+            f"scoring-{next(self._ids)}",
+            prompt,
+            SamplingParams(),
+            max_tokens=1,
+            namespace=namespace,
+            arrival=time.perf_counter(),
+            score_from=len(context) - 1 if len(continuation) else len(context),
+        )
+        self.scheduler.add(request)
+        self._scorings[request.id] = Scoring(request, continuation, len(context), sink, lease)
+        return [request.id]
+
+    def release(self, hold: Hold) -> None:
+        """End what a lease held."""
+        self.scheduler.release(hold)
+
     def abort(self, ids: Sequence[str]) -> None:
         """End replies where they are; unknown and finished ids are ignored. What was computed stays cached."""
         for request_id in ids:
-            reply = self._replies.pop(request_id, None)
-            if reply is not None:
-                self.scheduler.finish(reply.request)
+            job = self._forget(request_id)
+            if job is not None:
+                self.scheduler.finish(job.request)
                 self._aborted += 1
-                reply.sink(reply.abort(time.perf_counter()))
+                job.sink(job.abort(time.perf_counter()))
 
     def abort_all(self) -> None:
         """End every reply."""
-        self.abort(list(self._replies))
+        self.abort([*self._replies, *self._scorings])
 
     def fail_all(self, error: MainstemError) -> None:
         """Give every reply up with an error."""
-        for reply in list(self._replies.values()):
-            self._fail(reply, error)
+        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+            self._fail(request, error)
 
     def has_work(self) -> bool:
         """Whether another step would do anything."""
@@ -181,14 +230,15 @@ class EngineCore:
             self.scheduler.rollback()
             message = f"the engine failed while computing this request: {type(error).__name__}"
             for request in victims:
-                self._fail(self._replies[request.id], EngineFailed(message))
+                self._fail(request, EngineFailed(message))
         times.step_s += time.perf_counter() - started
         times.other_cpu_s += time.thread_time() - cpu
 
     def _step(self) -> None:
         output = self.scheduler.schedule()
         if not output.scheduled:
-            raise RuntimeError("requests are left but none can run")
+            self._refuse_first()
+            return
         packed = pack(output, cascade=self.cascade)
         replies = [self._replies[source.request.id] for source in output.sources]
         rows = [reply.sample_row(row) for reply, row in zip(replies, packed.source_rows, strict=True)]
@@ -197,21 +247,31 @@ class EngineCore:
         sampled_rows = set(packed.source_rows)
         for scheduled, row in zip(output.scheduled, packed.last_rows, strict=True):
             if row not in sampled_rows and not torch.isfinite(logits[row].max()):
-                failed.setdefault(scheduled.request, "the model gave numbers that are not finite")
+                failed.setdefault(scheduled.request, NOT_FINITE)
+        scores = self._scores(output, packed, logits)
+        for (request, *_), logprobs in zip(output.scored, scores, strict=True):
+            if any(map(math.isnan, logprobs)):
+                failed.setdefault(request, NOT_FINITE)
         requeued = self.scheduler.commit(output, failed)
         self._steps += 1
+        self._note_peaks()
         now = time.perf_counter()
         for request, error in failed.items():
             if request not in requeued:
-                self._fail(self._replies[request.id], EngineFailed(error))
+                self._fail(request, EngineFailed(error))
         for reply, result in zip(replies, sampled, strict=True):
             if reply.request in failed:
                 continue
             news = reply.push(result.token_id, result.logprobs, now)
             self._generated_tokens += 1
-            if news.finish_reason is not None:
-                self._finish(reply)
-            reply.sink(news)
+            self._tell(reply, news)
+        for (request, *_), logprobs in zip(output.scored, scores, strict=True):
+            if request not in failed and request not in requeued:
+                scoring = self._scorings[request.id]
+                news = scoring.push(logprobs, now)
+                if news.finish_reason is not None and not len(scoring.continuation):
+                    self._context_tokens += request.num_prompt
+                self._tell(scoring, news)
 
     def _compute(self, batch: StepBatch, rows: list[SampleRow]) -> _Computed:
         """Run the model and sample; the time that takes is the model's, all other time of a step the engine's own."""
@@ -222,16 +282,50 @@ class EngineCore:
         self.times.other_cpu_s -= time.thread_time() - cpu
         return _Computed(logits, sampled)
 
-    def _finish(self, reply: Reply) -> None:
-        self.scheduler.finish(reply.request)
-        del self._replies[reply.request.id]
-        self._finished += 1
+    def _scores(self, output: SchedulerOutput, packed: PackedStep, logits: torch.Tensor) -> list[list[float]]:
+        """For each of the schedule's scored tokens, the log-probability of the token that follows it."""
+        return [
+            token_logprobs(logits[rows], self._scorings[request.id].targets(start, stop))
+            for (request, _, start, stop), rows in zip(output.scored, packed.scored_rows, strict=True)
+        ]
 
-    def _fail(self, reply: Reply, error: MainstemError) -> None:
-        self.scheduler.finish(reply.request)
-        del self._replies[reply.request.id]
+    def _refuse_first(self) -> None:
+        """Nothing runs, nothing can: give up the request that has waited longest, for what branches hold."""
+        if not self.scheduler.holds:
+            raise RuntimeError("requests are left but none can run")
+        self._fail(self.scheduler.waiting[0], self.scheduler.shortage())
+
+    def _note_peaks(self) -> None:
+        unshared = sum(request.num_computed for request in self.scheduler.running)
+        unshared += sum(len(hold.slots) for hold in self.scheduler.holds)
+        self._peak_kv_tokens = max(self._peak_kv_tokens, self.cache.stats().protected)
+        self._peak_unshared_tokens = max(self._peak_unshared_tokens, unshared)
+
+    def _tell(self, job: Reply | Scoring, news: RequestOutput) -> None:
+        """Pass the news on; if they are the last, the request leaves first, and its lease begins."""
+        if news.finish_reason is not None:
+            self._begin_lease(job)
+            self.scheduler.finish(job.request)
+            self._forget(job.request.id)
+            self._finished += 1
+        job.sink(news)
+
+    def _begin_lease(self, job: Reply | Scoring) -> None:
+        """Hand the lock over, and with it every reference to the lease: only the caller is to have one now."""
+        lease, job.lease = job.lease, None
+        # One that ends while another's failure has sent it back to the queue holds nothing any more.
+        if lease is not None and job.request.state is RequestState.RUNNING:
+            lease.begin(self.scheduler.hold(job.request, job.keep))
+
+    def _fail(self, request: Request, error: MainstemError) -> None:
+        job = self._forget(request.id)
+        assert job is not None
+        self.scheduler.finish(request)
         self._aborted += 1
-        reply.sink(error)
+        job.sink(error)
+
+    def _forget(self, request_id: str) -> Reply | Scoring | None:
+        return self._replies.pop(request_id, None) or self._scorings.pop(request_id, None)
 
     # -- what is known --------------------------------------------------------------------------------------------
 
@@ -250,6 +344,10 @@ class EngineCore:
             cached_tokens=counts.cached_tokens,
             prefilled_tokens=counts.prefilled_tokens,
             generated_tokens=self._generated_tokens,
+            context_tokens=self._context_tokens,
+            held_prefixes=len(self.scheduler.holds),
+            peak_kv_tokens=self._peak_kv_tokens,
+            peak_unshared_tokens=self._peak_unshared_tokens,
         )
 
     def reset_cache(self) -> int:

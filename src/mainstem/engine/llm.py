@@ -7,86 +7,26 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from queue import SimpleQueue
-from typing import Any
+from contextlib import closing
+from types import TracebackType
+from typing import Any, Self, cast
 
 import numpy as np
 
 from mainstem.config import EngineConfig
-from mainstem.engine.outputs import EngineStats, FinishReason, PositionLogprobs, RequestOutput, RequestUsage
+from mainstem.engine.asked import Asked, Submission
+from mainstem.engine.branch import Branch, Score, generate_together, score_together
+from mainstem.engine.outputs import EngineStats
+from mainstem.engine.prompt import Prompt, prompt_tokens
+from mainstem.engine.result import Generation, ReplyResult
+from mainstem.engine.sharing import SharingReport
 from mainstem.engine.thread import EngineThread
-from mainstem.errors import InvalidRequest, MainstemError
+from mainstem.errors import BranchError, InvalidRequest
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
-from mainstem.tree import Namespace, TokenArray, as_tokens
+from mainstem.tree import Namespace, TokenArray
 
-Prompt = str | Sequence[int] | TokenArray
-
-
-@dataclass(slots=True)
-class ReplyResult:
-    """One finished reply.
-
-    Attributes:
-        text: what was generated, without the stop string that ended it.
-        token_ids: every generated token.
-        logprobs: one entry per token if they were asked for.
-        finish_reason: stop, length or abort.
-        stop_reason: the stop string or token id that ended it, None for the model's own end of turn.
-        usage: token counts and times, see `RequestUsage`.
-    """
-
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[PositionLogprobs] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    stop_reason: str | int | None = None
-    usage: RequestUsage | None = None
-
-    def add(self, output: RequestOutput) -> None:
-        """Take in the next output."""
-        self.text += output.text
-        self.token_ids += output.token_ids
-        self.logprobs += output.logprobs
-        self.finish_reason = output.finish_reason
-        self.stop_reason = output.stop_reason
-        self.usage = output.usage
-
-
-@dataclass(slots=True)
-class Generation:
-    """A prompt's replies; the properties speak of the first one."""
-
-    prompt_token_ids: TokenArray
-    replies: list[ReplyResult]
-
-    @property
-    def text(self) -> str:
-        """Text of the first reply."""
-        return self.replies[0].text
-
-    @property
-    def token_ids(self) -> list[int]:
-        """Tokens of the first reply."""
-        return self.replies[0].token_ids
-
-    @property
-    def cached_tokens(self) -> int:
-        """Prompt tokens that were not computed for this prompt, whichever of its replies came first."""
-        return max(0, len(self.prompt_token_ids) - self.prefilled_tokens)
-
-    @property
-    def prefilled_tokens(self) -> int:
-        """Prompt tokens that were computed for this prompt's replies together."""
-        return sum(reply.usage.prefilled_tokens for reply in self.replies if reply.usage)
-
-    @property
-    def ttft_s(self) -> float | None:
-        """Seconds from submission to the first token."""
-        usage = self.replies[0].usage
-        return usage.ttft_s if usage else None
+Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
@@ -99,6 +39,8 @@ class LLM:
         model: see `EngineConfig.model`.
         progress: told about the fetching and loading of the model.
         settings: any other field of `EngineConfig`.
+
+    It may be used in a `with` statement, which closes it. One that is garbage collected is closed too.
 
     Raises:
         ModelLoadError: when the model cannot be had.
@@ -139,36 +81,108 @@ class LLM:
         for prompt in tokens:
             self.core.check(prompt, params, namespace)
         generations = [Generation(prompt, [ReplyResult() for _ in range(params.n)]) for prompt in tokens]
-        news: SimpleQueue[tuple[Generation, RequestOutput | MainstemError]] = SimpleQueue()
-        ids: list[str] = []
         total = len(tokens) * params.n
         finished = 0
 
-        def submit() -> None:
-            for generation in generations:
-                sink = partial(_put, news, generation)
-                ids.extend(self.core.submit(generation.prompt_token_ids, params, sink, namespace=namespace))
+        def submission(prompt: TokenArray) -> Submission:
+            return lambda sink: self.core.submit(prompt, params, sink, namespace=namespace)
 
-        try:
-            self._engine.ask(submit).result()
-            while finished < total:
-                generation, output = news.get()
-                if isinstance(output, MainstemError):
-                    raise output
-                generation.replies[output.index].add(output)
+        asked = Asked(self._engine, [submission(prompt) for prompt in tokens], total)
+        with closing(asked.outputs()) as outputs:
+            for index, output in outputs:
+                generations[index].replies[output.index].add(output)
                 if output.finish_reason is not None:
                     finished += 1
                     progress("generating", finished, total)
-        finally:
-            if finished < total:
-                self._engine.send(lambda: self.core.abort(ids))
         return generations
 
-    def chat(
-        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, **options: Any
-    ) -> Generation:
+    def chat(self, messages: Messages, params: SamplingParams | None = None, **options: Any) -> Generation:
         """Reply to a conversation of messages with `role` and `content`; options as for `generate`."""
         return self.generate([self.tokenizer.encode_chat(messages)], params, **options)[0]
+
+    # -- branches -----------------------------------------------------------------------------------------------------
+
+    def context(
+        self,
+        prompt: Prompt | Messages,
+        *,
+        namespace: Namespace = (),
+        add_generation_prompt: bool = True,
+        prefill: bool = True,
+    ) -> Branch:
+        """Compute a prompt once and keep it, to fork as many branches from as one likes; see docs/branches.md.
+
+        Args:
+            prompt: a text, token ids, or a conversation of messages with `role` and `content`.
+            namespace: which part of the prefix cache it and its branches may use.
+            add_generation_prompt: whether a conversation ends where the model's reply begins; without, appended text
+                has to begin the next message.
+            prefill: False to return at once; then it is computed when it is needed.
+
+        Raises:
+            InvalidRequest, PromptTooLong: when no reply could follow.
+            OutOfSlots: when live branches hold the memory that it needs.
+            EngineStopped, EngineFailed: when the engine is closed, or computing failed.
+        """
+        if isinstance(prompt, Sequence) and len(prompt) and isinstance(prompt[0], Mapping):
+            messages = cast(Messages, prompt)
+            tokens = self.tokenizer.encode_chat(messages, add_generation_prompt=add_generation_prompt)
+        else:
+            tokens = self._tokens(cast(Prompt, prompt))
+        self.core.check(tokens, SamplingParams(), namespace)
+        tokens = tokens.copy()
+        tokens.flags.writeable = False
+        branch = Branch(self._engine, self, namespace, tokens)
+        try:
+            if prefill:
+                branch.prefill()
+        except BaseException:
+            branch.drop()
+            raise
+        return branch
+
+    def generate_branches(
+        self, branches: Sequence[Branch], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[ReplyResult]:
+        """Let the model go on on several branches at once, in one batch; see `Branch.generate`.
+
+        If one of them fails, the others are aborted and the error is raised; those that had ended keep their replies.
+
+        Args:
+            branches: each once.
+            params: for all of them, or one for each.
+        """
+        self._require_own(branches)
+        each = [params] * len(branches) if params is None or isinstance(params, SamplingParams) else params
+        if len(each) != len(branches):
+            raise InvalidRequest(f"{len(branches)} branches need as many params, got {len(each)}", param="params")
+        return generate_together(branches, each)
+
+    def score_branches(self, branches: Sequence[Branch], continuations: Sequence[Prompt]) -> list[Score]:
+        """Score a continuation of each branch at once, in one batch; see `Branch.score`. Branches may repeat."""
+        self._require_own(branches)
+        if len(continuations) != len(branches) or isinstance(continuations, str):
+            raise InvalidRequest(f"{len(branches)} branches need as many continuations", param="continuations")
+        return score_together(branches, continuations)
+
+    def sharing(self) -> SharingReport:
+        """What sharing saved since the engine's start; print it."""
+        return SharingReport.of(self.stats(), self.budget.kv_bytes_per_token)
+
+    # -- the engine ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End what runs, with finish reason abort, and the engine. Branches hold nothing any more. Twice is nothing."""
+        self._engine.stop()
+        self._engine.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
     def stats(self) -> EngineStats:
         """Counts of requests and tokens, and where the pool's slots are."""
@@ -187,20 +201,11 @@ class LLM:
         self._engine.ask(self.core.check_integrity).result()
 
     def _tokens(self, prompt: Prompt) -> TokenArray:
-        if isinstance(prompt, str):
-            return self.tokenizer.encode_prompt(prompt)
-        try:
-            return as_tokens(prompt)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequest(f"a prompt is a text or a flat list of token ids: {error}", param="prompt") from None
+        return prompt_tokens(prompt, self.tokenizer.encode_prompt)
 
-
-def _put(
-    news: SimpleQueue[tuple[Generation, RequestOutput | MainstemError]],
-    generation: Generation,
-    output: RequestOutput | MainstemError,
-) -> None:
-    news.put((generation, output))
+    def _require_own(self, branches: Sequence[Branch]) -> None:
+        if any(branch.engine is not self._engine for branch in branches):
+            raise BranchError("a branch belongs to another LLM")
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

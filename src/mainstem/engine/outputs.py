@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from mainstem.model.logprobs import PositionLogprobs, TokenLogprob
+from mainstem.scheduler import Request
 from mainstem.tree import CacheStats
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "RequestUsage",
     "StepTimes",
     "TokenLogprob",
+    "usage_of",
 ]
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -39,6 +41,19 @@ class RequestUsage(NamedTuple):
     completion_tokens: int
     queue_s: float
     ttft_s: float | None
+
+
+def usage_of(request: Request, first_token_at: float | None) -> RequestUsage:
+    """A request's token counts and times so far; `first_token_at` is by its clock, None before the first token."""
+    admitted = request.admitted_at
+    return RequestUsage(
+        prompt_tokens=request.num_prompt,
+        cached_tokens=request.num_cached,
+        prefilled_tokens=request.num_prefilled,
+        completion_tokens=request.num_generated,
+        queue_s=0.0 if admitted is None else admitted - request.arrival,
+        ttft_s=None if first_token_at is None else first_token_at - request.arrival,
+    )
 
 
 class RequestOutput(NamedTuple):
@@ -75,6 +90,11 @@ class EngineStats(NamedTuple):
         prompt_tokens: in prompts, counted once, when a request is first admitted.
         cached_tokens: of these, found in the prefix cache or taken from a request that was computing them.
         prefilled_tokens: prompt tokens computed, those computed again after a preemption included.
+        context_tokens: of the prompt tokens, those computed ahead for branches, which a later prompt begins with.
+        held_prefixes: computed prefixes that live branches hold; branches with the same prefix share one.
+        peak_kv_tokens: most slots that were protected in a step.
+        peak_unshared_tokens: most slots that running requests and held prefixes would have taken in a step, had each
+            been stored by itself.
     """
 
     cache: CacheStats
@@ -88,6 +108,10 @@ class EngineStats(NamedTuple):
     cached_tokens: int
     prefilled_tokens: int
     generated_tokens: int
+    context_tokens: int
+    held_prefixes: int
+    peak_kv_tokens: int
+    peak_unshared_tokens: int
 
 
 @dataclass(slots=True)

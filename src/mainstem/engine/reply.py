@@ -8,7 +8,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from mainstem.engine.outputs import FinishReason, PositionLogprobs, RequestOutput, RequestUsage
+from mainstem.engine.lease import Lease
+from mainstem.engine.outputs import FinishReason, PositionLogprobs, RequestOutput, RequestUsage, usage_of
 from mainstem.errors import MainstemError
 from mainstem.model import SampleRow
 from mainstem.scheduler import Request
@@ -28,16 +29,25 @@ class Reply:
         tokenizer: of the model.
         sink: called with every output, from the engine's thread.
         recorded: int32[request.max_tokens], what the reply will say whatever is sampled; None to say what is sampled.
+        lease: where the lock on what was computed goes when the reply has ended, if the caller wants it.
     """
 
     def __init__(
-        self, request: Request, index: int, tokenizer: Tokenizer, sink: Sink, *, recorded: TokenArray | None = None
+        self,
+        request: Request,
+        index: int,
+        tokenizer: Tokenizer,
+        sink: Sink,
+        *,
+        recorded: TokenArray | None = None,
+        lease: Lease | None = None,
     ) -> None:
         params = request.params
         self.request = request
         self._recorded = recorded
         self.index = index
         self.sink = sink
+        self.lease = lease
         self.finish_reason: FinishReason | None = None
         base_seed = secrets.randbits(63) if params.seed is None else params.seed
         # Replies of one request differ, and each is the same in every run.
@@ -86,6 +96,11 @@ class Reply:
         self.finish_reason = reason
         return self._output(text, (token,), (logprobs,) if logprobs else (), stop_reason, at)
 
+    @property
+    def keep(self) -> int:
+        """How many tokens a lease of this reply holds: all that are computed."""
+        return self.request.num_computed
+
     def abort(self, at: float) -> RequestOutput:
         """End the reply where it is; held-back text is given out."""
         text = self._cut(self._stream.flush(), last=True)[0]
@@ -113,13 +128,4 @@ class Reply:
 
     def usage(self) -> RequestUsage:
         """The reply's token counts and times so far."""
-        request = self.request
-        first, admitted = self._first_token_at, request.admitted_at
-        return RequestUsage(
-            prompt_tokens=request.num_prompt,
-            cached_tokens=request.num_cached,
-            prefilled_tokens=request.num_prefilled,
-            completion_tokens=request.num_generated,
-            queue_s=0.0 if admitted is None else admitted - request.arrival,
-            ttft_s=None if first is None else first - request.arrival,
-        )
+        return usage_of(self.request, self._first_token_at)

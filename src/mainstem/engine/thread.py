@@ -102,15 +102,18 @@ class EngineThread:
         answer: Future[T] = Future()
 
         def command() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return  # whoever asked does not wait any more
             try:
                 answer.set_result(question())
             except BaseException as error:
                 answer.set_exception(error)
 
-        if self.alive:
-            self.send(command)
-        else:
-            answer.set_exception(EngineStopped("the engine is not running"))
+        with self._wakeup:  # so that nothing is asked of a thread that has ended meanwhile
+            if self.alive:
+                self.send(command)
+                return answer
+        answer.set_exception(EngineStopped("the engine is not running"))
         return answer
 
     def stop(self) -> None:
@@ -137,8 +140,7 @@ class EngineThread:
         del built, engine
         try:
             while self._wait_for_work():
-                for command in self._take_commands():
-                    command()
+                self._obey()
                 if self.core.has_work():
                     self.core.step()
                 self._stats = self.core.stats()
@@ -160,10 +162,16 @@ class EngineThread:
                 self._wakeup.wait()
             return True
 
+    def _obey(self) -> None:
+        """Do what others ask. Nothing of it may stay referenced while the thread sleeps: see `Lease`."""
+        for command in self._take_commands():
+            command()
+
     def _take_commands(self) -> list[Callable[[], Any]]:
+        commands = []
         with self._wakeup:
-            commands = list(self._commands)
-            self._commands.clear()
+            while self._commands:  # one by one: a garbage collection in here may send another
+                commands.append(self._commands.popleft())
         return commands
 
     def _check_when_idle(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mainstem.model.progress import Progress, no_progress
     from mainstem.model.resolve import ModelFiles, resolve_model
     from mainstem.model.runner import ModelRunner, StepBatch
-    from mainstem.model.sampling import Sampled, SampleRow, sample
+    from mainstem.model.sampling import Sampled, SampleRow, sample, token_logprobs
     from mainstem.model.shape import ModelShape
     from mainstem.model.support import check_supported
 
@@ -35,6 +35,7 @@ _HOME = {
     "no_progress": "progress",
     "resolve_model": "resolve",
     "sample": "sampling",
+    "token_logprobs": "sampling",
 }
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "no_progress",
     "resolve_model",
     "sample",
+    "token_logprobs",
 ]
 
 

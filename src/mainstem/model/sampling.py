@@ -75,6 +75,22 @@ def sample(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
     ]
 
 
+def token_logprobs(logits: torch.Tensor, token_ids: Tokens) -> list[float]:
+    """The log-probability of one given token for each row, before temperature and penalties.
+
+    Args:
+        logits: (rows, vocab_size), any float type and device. Not changed.
+        token_ids: int32[rows].
+
+    Returns:
+        As many numbers; NaN where the row's logits are not finite.
+    """
+    wanted = torch.from_numpy(token_ids.astype(np.int64)).to(logits.device)
+    chosen = logits.gather(1, wanted[:, None])[:, 0].float()
+    values: list[float] = (chosen - torch.logsumexp(logits.float(), dim=-1)).tolist()
+    return values
+
+
 def _is_plain_greedy(params: SamplingParams) -> bool:
     return params.greedy and params.logprobs is None and not _has_penalties(params)
 

@@ -3,19 +3,25 @@
 from mainstem.scheduler.request import Request, RequestState, TokenBuffer
 from mainstem.scheduler.scheduler import (
     DECODE_RESERVATION,
+    MAX_SCORED_TOKENS,
+    Hold,
     LogitSource,
     ScheduledTokens,
     Scheduler,
     SchedulerOutput,
+    ScoredTokens,
 )
 
 __all__ = [
     "DECODE_RESERVATION",
+    "MAX_SCORED_TOKENS",
+    "Hold",
     "LogitSource",
     "Request",
     "RequestState",
     "ScheduledTokens",
     "Scheduler",
     "SchedulerOutput",
+    "ScoredTokens",
     "TokenBuffer",
 ]

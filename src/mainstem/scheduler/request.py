@@ -71,6 +71,8 @@ class Request:
         max_tokens: most tokens to generate, at least 1, already fitted to the context.
         namespace: which part of the prefix cache it may read and write.
         arrival: `time.perf_counter()` when it was submitted.
+        score_from: None to generate. Otherwise nothing is sampled: the request ends when its prompt is computed, and
+            the logits of its tokens from this position on are wanted on the way.
     """
 
     view: SequenceView
@@ -85,12 +87,14 @@ class Request:
         max_tokens: int,
         namespace: Namespace = (),
         arrival: float = 0.0,
+        score_from: int | None = None,
     ) -> None:
         self.id = request_id
         self.params = params
         self.max_tokens = max_tokens
         self.namespace = namespace
         self.arrival = arrival
+        self.score_from = score_from  # moves on as they are computed
         self.tokens = TokenBuffer(prompt)
         self.num_prompt = len(prompt)
         self.state = RequestState.WAITING
@@ -124,6 +128,12 @@ class Request:
     def num_remaining(self) -> int:
         """Tokens that must be computed before the next one can be sampled."""
         return len(self.tokens) - self.num_computed
+
+    @property
+    def num_reusable(self) -> int:
+        """How many leading tokens may come from the prefix cache: what is cached has KV but no logits."""
+        last = len(self.tokens) - 1
+        return last if self.score_from is None else min(self.score_from, last)
 
     def forget_slots(self) -> None:
         """Start from nothing: after preemption, or at the end."""

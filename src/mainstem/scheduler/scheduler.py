@@ -17,8 +17,9 @@ from itertools import count, islice
 from typing import NamedTuple
 
 from mainstem.errors import OutOfSlots, PromptTooLong
+from mainstem.pages import SlotArray
 from mainstem.scheduler.request import Request, RequestState
-from mainstem.tree import PrefixCache, Reuse, common_length
+from mainstem.tree import PrefixCache, PrefixHandle, Reuse, common_length
 
 # A decoding request reserves this many slots at a time, so that its tokens lie in long runs.
 DECODE_RESERVATION = 64
@@ -26,6 +27,8 @@ DECODE_RESERVATION = 64
 ADMISSION_HEADROOM = 0.01
 # Most waiting requests looked at in one step; more than these can only be passed over, waiting for one prefill.
 MAX_ADMISSION_SCAN = 256
+# Most tokens whose logits are wanted for scoring in one step; a row of logits is as wide as the vocabulary.
+MAX_SCORED_TOKENS = 256
 
 
 class ScheduledTokens(NamedTuple):
@@ -44,11 +47,34 @@ class LogitSource(NamedTuple):
     position: int
 
 
+class ScoredTokens(NamedTuple):
+    """The logits of tokens `[start, stop)` of `request`, the `entry`-th scheduled one, are wanted; may be none."""
+
+    request: Request
+    entry: int
+    start: int
+    stop: int
+
+
 class SchedulerOutput(NamedTuple):
-    """One step's work; empty when nothing can run."""
+    """One step's work; empty when nothing can run. A request that scores has one `scored` for each `scheduled`."""
 
     scheduled: list[ScheduledTokens]
     sources: list[LogitSource]
+    scored: list[ScoredTokens]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hold:
+    """A lock on a computed prefix that outlives the request that computed it.
+
+    Attributes:
+        handle: of the locked prefix.
+        slots: int32[n], where its tokens' KV lies.
+    """
+
+    handle: PrefixHandle
+    slots: SlotArray
 
 
 @dataclass(slots=True)
@@ -66,6 +92,13 @@ class _Donor(NamedTuple):
 
     request: Request
     common: int
+
+
+class _Room(NamedTuple):
+    """Slots that a waiting request needs, and how many it could have."""
+
+    needed: int
+    available: int
 
 
 class Scheduler:
@@ -96,6 +129,7 @@ class Scheduler:
         self.max_model_len = min(max_model_len, cache.stats().capacity + 1)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self.holds: set[Hold] = set()
         self.counts = SchedulerCounts()
         self._clock = clock
         self._orders = count()
@@ -142,11 +176,38 @@ class Scheduler:
         """Whether any request is left."""
         return bool(self.running or self.waiting)
 
+    def hold(self, request: Request, length: int) -> Hold:
+        """Keep the first `length` tokens of a running request, all computed, locked until `release`.
+
+        To be called between two steps; the request may finish then.
+        """
+        if self.cache.reuse is Reuse.COMPUTED and request.num_computed > request.num_owned:
+            self._store(request, request.num_computed)
+        stored = request.view.insert(request.tokens.array[:length], slots=request.table.slots[:length])
+        self.cache.lock(stored.handle)
+        hold = Hold(stored.handle, stored.slots)
+        self.holds.add(hold)
+        return hold
+
+    def release(self, hold: Hold) -> None:
+        """End a hold: its tokens become evictable, but for what others lock.
+
+        Raises:
+            KeyError: when it was released before; nothing has changed then.
+        """
+        self.holds.remove(hold)
+        self.cache.unlock(hold.handle)
+
+    def shortage(self) -> OutOfSlots:
+        """Why nothing can run though requests wait: what the first of them lacks, and what holds keep from it."""
+        room = self._room_for(self.waiting[0], None)
+        return OutOfSlots(room.needed, room.available, held=len(self._held_slots()))
+
     # -- one step -------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
         """Choose the next step's tokens and reserve their slots."""
-        output = SchedulerOutput([], [])
+        output = SchedulerOutput([], [], [])
         budget = self._schedule_decodes(output, self.max_num_batched_tokens)
         budget = self._schedule_prefills(output, budget)
         self._admit(output, budget)
@@ -174,6 +235,8 @@ class Scheduler:
             if request in failed or request in requeued:
                 continue
             request.num_computed = stop
+            if request.score_from is not None:
+                request.score_from = max(request.score_from, stop)
             prefilled = max(0, min(stop, request.num_prompt) - start)
             request.num_prefilled += prefilled
             self.counts.prefilled_tokens += prefilled
@@ -255,8 +318,9 @@ class Scheduler:
             if budget == 0:
                 break
             if request.num_remaining > 1:
-                num_tokens = min(request.num_remaining, budget)
-                self._schedule_tokens(output, request, num_tokens)
+                num_tokens = min(budget, _most_tokens(request, output))
+                if num_tokens:
+                    self._schedule_tokens(output, request, num_tokens)
                 budget -= num_tokens
         return budget
 
@@ -269,8 +333,11 @@ class Scheduler:
             pages = request.table.slots[before : request.num_owned : self.cache.page_size]
             self._uncomputed_pages.update(pages.tolist())
         output.scheduled.append(ScheduledTokens(request, start, stop))
-        if stop == len(request.tokens):
-            output.sources.append(LogitSource(request, len(output.scheduled) - 1, stop - 1))
+        entry = len(output.scheduled) - 1
+        if request.score_from is not None:
+            output.scored.append(ScoredTokens(request, entry, min(max(request.score_from, start), stop), stop))
+        elif stop == len(request.tokens):
+            output.sources.append(LogitSource(request, entry, stop - 1))
 
     # -- admission ------------------------------------------------------------------------------------------------
 
@@ -304,6 +371,8 @@ class Scheduler:
             prefills = other.num_remaining > 1 or other.num_computed < other.num_prompt
             if prefills and other.namespace == request.namespace:
                 common = _known_common_length(request, other)
+                if request.score_from is not None:
+                    common = min(common, request.num_reusable)
                 common -= common % self.cache.page_size
                 if common > other.num_computed and (best is None or common > best.common):
                     best = _Donor(other, common)
@@ -319,24 +388,27 @@ class Scheduler:
 
     def _try_admit(self, request: Request, donor: _Donor | None, budget: int, output: SchedulerOutput) -> int:
         """Admit a request if memory allows; returns how many tokens were scheduled, 0 if it must wait."""
-        # At least the last token is computed, for its logits.
-        found = request.view.peek(request.tokens.array[:-1])
-        known = max(found.length, donor.common if donor else 0)
-        needed = self._whole_pages(len(request.tokens) - known)
-        stats = self.cache.stats()
+        room = self._room_for(request, donor)
         next_pages = len(self.running) * self.cache.page_size
-        headroom = max(next_pages, int(ADMISSION_HEADROOM * stats.capacity)) if self.running else 0
-        if stats.free + stats.evictable - found.evictable < needed + headroom:
+        headroom = max(next_pages, int(ADMISSION_HEADROOM * self.cache.capacity)) if self.running else 0
+        if room.available < room.needed + headroom or not _rows_left(request, output):
             return 0
         self._start(request, donor)
-        request.table.append(self.cache.allocate(needed, after=request.table.last))
-        num_tokens = min(request.num_remaining, budget)
+        request.table.append(self.cache.allocate(room.needed, after=request.table.last))
+        num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
         return num_tokens
 
+    def _room_for(self, request: Request, donor: _Donor | None) -> _Room:
+        # At least the last token is computed, for its logits.
+        found = request.view.peek(request.tokens.array[: request.num_reusable])
+        known = max(found.length, donor.common if donor else 0)
+        stats = self.cache.stats()
+        return _Room(self._whole_pages(len(request.tokens) - known), stats.free + stats.evictable - found.evictable)
+
     def _start(self, request: Request, donor: _Donor | None) -> None:
         """Move a request to the running ones, its page table covering all that is or is being computed."""
-        match = request.view.match_prefix(request.tokens.array[:-1])
+        match = request.view.match_prefix(request.tokens.array[: request.num_reusable])
         self.cache.lock(match.handle)
         request.handle = match.handle
         request.table.append(match.slots)
@@ -458,9 +530,30 @@ class Scheduler:
         for request in self.running:
             assert request.num_computed <= len(request.table), f"{request} has computed tokens without slots"
             assert request.num_owned <= request.num_computed, f"{request} shares tokens it has not computed"
-        if not self.running:
-            stats = self.cache.stats()
-            assert stats.protected == 0, f"{stats.protected} slots are protected though nothing runs"
+        in_use = self._held_slots().union(*(request.table.slots.tolist() for request in self.running))
+        protected = self.cache.stats().protected
+        assert protected == len(in_use), (
+            f"{protected} slots are protected, but running requests and holds account for {len(in_use)}"
+        )
+
+    def _held_slots(self) -> set[int]:
+        """Slots that holds keep locked, each counted once."""
+        return set().union(*(hold.slots.tolist() for hold in self.holds))
+
+
+def _rows_left(request: Request, output: SchedulerOutput) -> int:
+    """Of how many tokens of this request the step may still give the logits."""
+    if request.score_from is None:
+        return 1
+    return max(0, MAX_SCORED_TOKENS - sum(scored.stop - scored.start for scored in output.scored))
+
+
+def _most_tokens(request: Request, output: SchedulerOutput) -> int:
+    """How many tokens of a running request the step may compute, if its budget allows; 0 only for one that scores."""
+    if request.score_from is None:
+        return request.num_remaining
+    before = max(request.score_from - request.num_computed, 0)
+    return min(request.num_remaining, before + _rows_left(request, output))
 
 
 def _entry_of(request: Request, output: SchedulerOutput) -> int | None:

@@ -6,6 +6,8 @@ Knows the fields that only plain completions have and the shape of their replies
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from fastapi import APIRouter
@@ -16,7 +18,7 @@ from mainstem.errors import InvalidRequest
 from mainstem.server.auth import tenant_of
 from mainstem.server.generation import Generation, Part
 from mainstem.server.logprobs import CompletionLogprobs
-from mainstem.server.prompts import Prompt, completion_prompts
+from mainstem.server.prompts import MAX_SEQUENCES, Prompt, completion_prompts
 from mainstem.server.protocol import DEFAULT_COMPLETION_TOKENS, CompletionBody, sampling_params
 from mainstem.server.replies import Choice, ReplyShape, answer
 from mainstem.server.service import Service
@@ -41,9 +43,13 @@ def router(service: Service) -> APIRouter:
             max_model_len=engine.max_model_len,
             vocab_size=engine.tokenizer.vocab_size,
         )
+        candidates = num_candidates(body)
         namespace = body.namespace(tenant_of(request))
-        prompts = await completion_prompts(service, body.prompt, params.n)
+        prompts = await completion_prompts(service, body.prompt, candidates)
         shape = CompletionShape(service, body, prompts, params.n)
+        if candidates > params.n:
+            # They are chosen by their log-probabilities, whether or not those are reported.
+            params = replace(params, n=candidates, logprobs=params.logprobs or 0)
         generation = Generation(service, prompts, params, namespace=namespace, request_id=shape.id)
         return await answer(request, generation, shape, stream=bool(body.stream), include_usage=body.include_usage)
 
@@ -67,6 +73,18 @@ class CompletionShape(ReplyShape):
             None if body.logprobs is None else CompletionLogprobs(service.engine.tokenizer, body.logprobs)
             for _ in range(len(prompts) * n)
         ]
+
+    def chosen(self, choices: list[Choice]) -> list[Choice]:
+        if len(choices) == len(self._prompts) * self._n:
+            return choices
+        candidates = len(choices) // len(self._prompts)
+        best: list[Choice] = []
+        for first in range(0, len(choices), candidates):
+            ranked = sorted(choices[first : first + candidates], key=mean_logprob, reverse=True)
+            best += ranked[: self._n]
+        for index, choice in enumerate(best):
+            choice.index = index
+        return best
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         ids = {"token_ids": choice.token_ids, "prompt_token_ids": self._prompt_ids(choice.index)}
@@ -120,7 +138,30 @@ def check_supported(body: CompletionBody) -> None:
     """
     if body.suffix is not None:
         raise InvalidRequest("suffix is not supported; leave it out", param="suffix")
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise InvalidRequest("best_of must equal n; choosing among more replies is not supported", param="best_of")
     if body.echo and body.logprobs is not None:
         raise InvalidRequest("echo with logprobs is not supported; ask for one of them", param="echo")
+
+
+def num_candidates(body: CompletionBody) -> int:
+    """How many replies to generate to each prompt: `best_of`, of which the best `n` are returned.
+
+    Raises:
+        InvalidRequest: when `best_of` is out of range, or wanted of a stream.
+    """
+    n = 1 if body.n is None else body.n
+    if body.best_of is None or body.best_of == n:
+        return n
+    if not n <= body.best_of <= MAX_SEQUENCES:
+        raise InvalidRequest(
+            f"best_of must be between n ({n}) and {MAX_SEQUENCES}, got {body.best_of}", param="best_of"
+        )
+    if body.stream:
+        raise InvalidRequest(
+            "best_of above n cannot be streamed: which replies are best is known last", param="best_of"
+        )
+    return body.best_of
+
+
+def mean_logprob(choice: Choice) -> float:
+    """Log-probability per token of a reply, the measure by which `best_of` chooses."""
+    return fmean(position.chosen.logprob for position in choice.logprobs)

@@ -40,7 +40,7 @@ async def completion_prompts(service: Service, value: Any, n: int) -> list[Promp
     """The prompts in the `prompt` field of a plain completion: a string, a list of strings, ids, or lists of ids.
 
     Args:
-        n: replies asked for per prompt; prompts times n must not exceed MAX_SEQUENCES.
+        n: replies to generate per prompt; prompts times n must not exceed MAX_SEQUENCES.
 
     Raises:
         InvalidRequest: when it is none of these, is empty, or has an id that the model does not know.
@@ -49,7 +49,7 @@ async def completion_prompts(service: Service, value: Any, n: int) -> list[Promp
     entries = _entries(value)
     if len(entries) * n > MAX_SEQUENCES:
         raise InvalidRequest(
-            f"{len(entries)} prompts with n={n} make {len(entries) * n} replies; at most {MAX_SEQUENCES} are allowed",
+            f"{len(entries)} prompts with {n} replies each make {len(entries) * n}; at most {MAX_SEQUENCES} can be",
             param="prompt",
         )
     return [await _prompt(service, name, entry) for name, entry in entries]

@@ -64,6 +64,10 @@ class ReplyShape(ABC):
         self.id = f"{self.id_prefix}-{uuid.uuid4().hex}"
         self.created = int(time.time())
 
+    def chosen(self, choices: list[Choice]) -> list[Choice]:
+        """Of the replies that were generated, those that are sent, numbered as they are sent; only of whole ones."""
+        return choices
+
     @abstractmethod
     def choice(self, choice: Choice) -> dict[str, Any]:
         """The object in `choices` of a whole reply."""
@@ -108,7 +112,7 @@ async def answer(
                 _events(generation, shape, include_usage), close=generation.aclose, headers=_headers(generation)
             )
         choices = await until_disconnect(request.receive, _collect(generation))
-        body = shape.whole([shape.choice(choice) for choice in choices], shape.usage(generation.usage()))
+        body = shape.whole([shape.choice(choice) for choice in shape.chosen(choices)], shape.usage(generation.usage()))
         return JSONResponse(body, headers=_headers(generation))
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
