@@ -20,6 +20,7 @@ from mainstem.model import ModelRunner, sample
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, Scheduler
 from mainstem.tokens import Tokenizer
+from mainstem.tokens.grammar import Constraint, GrammarCompiler
 from mainstem.tree import Namespace, PrefixCache, TokenArray, namespace_key
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,9 @@ class EngineCore:
         self._finished = 0
         self._aborted = 0
         self._generated_tokens = 0
+        self._grammars = GrammarCompiler(tokenizer, runner.shape.vocab_size)
+        self._masks = 0
+        self._mask_seconds = 0.0
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -81,6 +85,14 @@ class EngineCore:
             raise InvalidRequest(f"token ids must be between 0 and {vocab_size - 1}", param="stop_token_ids")
         self.scheduler.check_length(len(prompt))
 
+    def constrain(self, params: SamplingParams) -> Constraint | None:
+        """What a reply must follow, made from its grammar, if there is one. Takes milliseconds; from any thread.
+
+        Raises:
+            InvalidRequest: when the grammar cannot be used.
+        """
+        return None if params.grammar is None else self._grammars.compile(params.grammar)
+
     def submit(
         self,
         prompt: TokenArray,
@@ -89,20 +101,25 @@ class EngineCore:
         *,
         namespace: Namespace = (),
         arrival: float | None = None,
+        constraint: Constraint | None = None,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
 
+        Args:
+            constraint: what `constrain` made of these parameters; by default it is made here.
+
         Raises:
-            as `check`; nothing is queued then.
+            as `check` and `constrain`; nothing is queued then.
         """
         self.check(prompt, params, namespace)
+        constraint = constraint or self.constrain(params)
         arrived = time.perf_counter() if arrival is None else arrival
         ids = []
         for index in range(params.n):
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
             request = Request(request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived)
-            reply = Reply(request, index, self.tokenizer, sink)
+            reply = Reply(request, index, self.tokenizer, sink, constraint.copy() if constraint else None)
             self.scheduler.add(request)
             self._replies[request_id] = reply
             ids.append(request_id)
@@ -179,6 +196,9 @@ class EngineCore:
         self.scheduler.finish(reply.request)
         del self._replies[reply.request.id]
         self._finished += 1
+        if reply.constraint is not None:
+            self._masks += reply.constraint.num_masks
+            self._mask_seconds += reply.constraint.seconds
 
     def _fail(self, reply: Reply, error: MainstemError) -> None:
         self.scheduler.finish(reply.request)
@@ -203,6 +223,8 @@ class EngineCore:
             cached_tokens=counts.cached_tokens,
             prefilled_tokens=counts.prefilled_tokens,
             generated_tokens=self._generated_tokens,
+            masks=self._masks,
+            mask_seconds=self._mask_seconds,
         )
 
     def reset_cache(self) -> int:

@@ -66,6 +66,8 @@ class EngineStats(NamedTuple):
         prompt_tokens: in prompts, counted once, when a request is first admitted.
         cached_tokens: of these, found in the prefix cache or taken from a request that was computing them.
         prefilled_tokens: prompt tokens computed, those computed again after a preemption included.
+        masks: computed for the tokens of finished replies that had a grammar.
+        mask_seconds: that took.
     """
 
     cache: CacheStats
@@ -79,3 +81,5 @@ class EngineStats(NamedTuple):
     cached_tokens: int
     prefilled_tokens: int
     generated_tokens: int
+    masks: int = 0
+    mask_seconds: float = 0.0

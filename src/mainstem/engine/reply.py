@@ -13,6 +13,7 @@ from mainstem.errors import MainstemError
 from mainstem.model import SampleRow
 from mainstem.scheduler import Request
 from mainstem.tokens import StopStrings, Tokenizer
+from mainstem.tokens.grammar import Constraint
 
 Sink = Callable[[RequestOutput | MainstemError], None]
 """Where a reply's outputs go; an error is the last thing a sink is given."""
@@ -26,18 +27,22 @@ class Reply:
         index: which of the caller's `n` replies.
         tokenizer: of the model.
         sink: called with every output, from the engine's thread.
+        constraint: what the reply must follow, at its beginning; None for anything.
     """
 
-    def __init__(self, request: Request, index: int, tokenizer: Tokenizer, sink: Sink) -> None:
+    def __init__(
+        self, request: Request, index: int, tokenizer: Tokenizer, sink: Sink, constraint: Constraint | None = None
+    ) -> None:
         params = request.params
         self.request = request
         self.index = index
         self.sink = sink
+        self.constraint = constraint
         self.finish_reason: FinishReason | None = None
         base_seed = secrets.randbits(63) if params.seed is None else params.seed
         # Replies of one request differ, and each is the same in every run.
         self.seed = (base_seed + index) % 2**64
-        self._stream = tokenizer.stream(continuation=True)
+        self._stream = tokenizer.stream(continuation=True, spoken=params.spoken_token_ids)
         self._stops = StopStrings(params.stop) if params.stop else None
         self._stop_ids = frozenset(params.stop_token_ids)
         self._end_ids = frozenset() if params.ignore_eos else tokenizer.eos_token_ids
@@ -52,6 +57,7 @@ class Reply:
             prompt_ids=request.tokens.array[: request.num_prompt],
             output_ids=request.tokens.array[request.num_prompt :],
             seed=self.seed,
+            mask=None if self.constraint is None else self.constraint.mask(),
         )
 
     def push(self, token: int, logprobs: PositionLogprobs | None, at: float) -> RequestOutput:
@@ -69,6 +75,10 @@ class Reply:
             reason, stop_reason = "stop", token
         else:
             text = self._stream.push(token)
+        if self.constraint is not None:
+            self.constraint.accept(token)
+            if reason is None and self.constraint.finished:
+                reason = "stop"
         if reason is None and request.num_generated >= request.max_tokens:
             reason = "length"
         if reason is not None:
