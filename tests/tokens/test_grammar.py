@@ -96,7 +96,7 @@ def test_a_copy_goes_its_own_way(tokenizer: Tokenizer, compiler: GrammarCompiler
     ["start: nothing", "start: (", 'start: %json {"type": "wish"}', 'start: %json {"not": {"type": "string"}}'],
 )
 def test_a_grammar_that_cannot_be_used_is_refused(compiler: GrammarCompiler, grammar: str) -> None:
-    with pytest.raises(InvalidRequest, match="grammar cannot be used"):
+    with pytest.raises(InvalidRequest, match="cannot be used"):
         compiler.compile(grammar)
 
 

@@ -66,7 +66,27 @@ def read_parts(where: str, content: object) -> tuple[str, ...]:
         return (content,)
     if not isinstance(content, Sequence):
         refuse(where, "must be a string, null or a list of parts")
-    return tuple(_part_text(f"{where}[{i}]", part) for i, part in enumerate(content))
+    return tuple(read_part(f"{where}[{i}]", part) for i, part in enumerate(content))
+
+
+def read_part(where: str, part: object) -> str:
+    """The text of one part of a message's content.
+
+    Raises:
+        InvalidRequest: when it has none.
+    """
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        refuse(where, 'must be an object such as {"type": "text", "text": "..."}')
+    kind = part.get("type")
+    key = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    if key is None:
+        refuse(where, f"has type {kind!r}; this model reads text only")
+    text = part.get(key)
+    if not isinstance(text, str):
+        refuse(f"{where}.{key}", "must be a string")
+    return text
 
 
 def refuse(where: str, why: str) -> NoReturn:
@@ -95,21 +115,6 @@ def _text(where: str, message: Mapping[str, Any], key: str) -> str | None:
     if not isinstance(value, str | None):
         refuse(f"{where}.{key}", "must be a string")
     return value
-
-
-def _part_text(where: str, part: object) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, Mapping):
-        refuse(where, 'must be an object such as {"type": "text", "text": "..."}')
-    kind = part.get("type")
-    key = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
-    if key is None:
-        refuse(where, f"has type {kind!r}; this model reads text only")
-    text = part.get(key)
-    if not isinstance(text, str):
-        refuse(f"{where}.{key}", "must be a string")
-    return text
 
 
 def _tool_calls(where: str, calls: object) -> tuple[ToolCall, ...]:

@@ -52,7 +52,10 @@ class GrammarCompiler:
             limits=llguidance.LLParserLimits(max_grammar_size=_MAX_GRAMMAR_SIZE),
         )
         if matcher.is_error():
-            raise InvalidRequest(f"The grammar cannot be used: {_first_line(matcher.get_error())}", param="grammar")
+            raise InvalidRequest(
+                f"The grammar, or a JSON schema in it, cannot be used: {_first_line(matcher.get_error())}",
+                param="grammar",
+            )
         return Constraint(matcher, self._num_logits)
 
     def _loaded(self) -> Any:

@@ -1,7 +1,7 @@
 """The ways in which families of models write tool calls: what one begins with, and reading one as it comes.
 
-A reader's verdict depends on the text alone, never on the pieces in which it came: it is given at the first character at
-which it can be. Models are not known by name; `recognise` looks at a call that their chat template wrote.
+A reader's verdict depends on the text alone, never on the pieces in which it came: it is given at the first character
+at which it can be. Models are not known by name; `recognise` looks at a call that their chat template wrote.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ class CallSyntax(ABC):
     Attributes:
         name: for people.
         triggers: texts with which a call may begin.
+        marks: every text around calls that is a special token in some vocabularies.
         is_marked: nothing but a call begins like that, so that a model can be kept from calling.
         one_at_a_time: a reply has one call at most.
     """
 
     name: str
     triggers: tuple[str, ...]
+    marks: tuple[str, ...]
     is_marked = True
     one_at_a_time = False
 
@@ -106,6 +108,7 @@ class Hermes(CallSyntax):
     name = "hermes"
     triggers = ("<tool_call>",)
     closing = "</tool_call>"
+    marks = (*triggers, closing)
 
     def reader(self, trigger: str, known: Collection[str]) -> Reader:
         return _HermesReader(trigger, known)
@@ -141,6 +144,7 @@ class BareJson(CallSyntax):
 
     name = "json"
     triggers = ("<|python_tag|>", "{")
+    marks = ("<|python_tag|>",)
     is_marked = False
     one_at_a_time = True
 
@@ -188,6 +192,7 @@ class Mistral(CallSyntax):
     name = "mistral"
     triggers = ("[TOOL_CALLS]",)
     arguments_mark = "[ARGS]"
+    marks = (*triggers, arguments_mark, "[CALL_ID]")
 
     def __init__(self, *, named: bool = False) -> None:
         self.named = named
@@ -228,6 +233,7 @@ class Pythonic(CallSyntax):
 
     name = "pythonic"
     triggers = ("<|python_start|>", "[")
+    marks = ("<|python_start|>", "<|python_end|>")
     is_marked = False
 
     def reader(self, trigger: str, known: Collection[str]) -> Reader:
