@@ -180,7 +180,14 @@ class MessageWriter(ReplyWriter):
             "role": "assistant",
             "model": self._service.model_name,
             "content": [],
-            "usage": self._usage(generation),
+            "container": None,
+            "stop_details": None,
+            "usage": {
+                **self._usage(generation),
+                "cache_creation": None,
+                "inference_geo": None,
+                "service_tier": "standard",
+            },
         }
 
     def _usage(self, generation: Generation) -> dict[str, Any]:
@@ -192,6 +199,8 @@ class MessageWriter(ReplyWriter):
             "cache_creation_input_tokens": written,
             "cache_read_input_tokens": usage.cached_tokens,
             "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"thinking_tokens": self._reader.reasoning_tokens},
+            "server_tool_use": None,
         }
 
     def _ending(self, last: Part, generation: Generation) -> dict[str, Any]:
@@ -278,7 +287,13 @@ def _empty_block(segment: Segment) -> dict[str, Any]:
         case Reasoning():
             return {"type": "thinking", "thinking": "", "signature": ""}
         case Call(name=name):
-            return {"type": "tool_use", "id": f"toolu_{uuid.uuid4().hex[:24]}", "name": name, "input": {}}
+            return {
+                "type": "tool_use",
+                "id": f"toolu_{uuid.uuid4().hex[:24]}",
+                "name": name,
+                "input": {},
+                "caller": {"type": "direct"},
+            }
 
 
 def _messages(where: str, message: Mapping[str, Any]) -> list[Message]:

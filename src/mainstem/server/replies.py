@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from mainstem import __version__
 from mainstem.server.generation import Generation, Part, Usage
 from mainstem.server.streaming import DONE, ClientGone, EventStream, event, failure_event, until_disconnect
 
@@ -135,8 +136,8 @@ class ReplyShape(ABC):
             "object": kind,
             "created": self.created,
             "model": self.service.model_name,
-            "system_fingerprint": None,
-            "service_tier": None,
+            "system_fingerprint": f"mainstem-{__version__}",
+            "service_tier": "default",
         }
 
 

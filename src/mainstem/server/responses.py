@@ -109,6 +109,12 @@ def router(service: Service) -> APIRouter:
             raise _unknown(response_id)
         return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
+    @routes.post("/v1/responses/{path:path}")
+    async def not_here(request: Request) -> Response:
+        # Without this one, the routes above would say that the path exists and only takes another method.
+        message = f"There is no POST {request.scope['path'][:200]} here; GET / lists what there is."
+        raise ApiError(404, message, code="unknown_url")
+
     return routes
 
 
