@@ -1,13 +1,16 @@
-"""A generation that says what a test wants it to say."""
+"""A generation, and an engine, that say what a test wants them to say."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
-from mainstem.engine.outputs import RequestOutput, RequestUsage
+from mainstem.engine import AsyncEngine, RequestOutput, RequestUsage
+from mainstem.params import SamplingParams
 from mainstem.server.generation import Part, Usage
+from mainstem.tree import Namespace, TokenArray
 
 
 class ScriptedGeneration:
@@ -36,3 +39,30 @@ class ScriptedGeneration:
 
     def usage(self) -> Usage:
         return Usage(10, 4, len(self._pieces))
+
+
+class ScriptedEngine(AsyncEngine):
+    """A real engine, except that it says what a test wrote, one token after the other.
+
+    Attributes:
+        script: from the text of a prompt to its reply.
+    """
+
+    script: Callable[[str], str]
+
+    async def generate(
+        self,
+        prompt: TokenArray,
+        params: SamplingParams,
+        *,
+        namespace: Namespace = (),  # noqa: ARG002 - nothing is cached here
+        request_id: str | None = None,  # noqa: ARG002
+    ) -> AsyncGenerator[RequestOutput, None]:
+        text = self.script(self.tokenizer.decode(prompt, skip_special_tokens=False))
+        ids = self.tokenizer.encode(text).tolist()[: params.max_tokens]
+        stream = self.tokenizer.stream(continuation=True, spoken=params.spoken_token_ids)
+        for i, token_id in enumerate(ids):
+            last = i == len(ids) - 1
+            piece = stream.push(token_id) + (stream.flush() if last else "")
+            usage = RequestUsage(len(prompt), 0, len(prompt), i + 1, 0.0, 0.0)
+            yield RequestOutput(0, piece, (token_id,), (), "stop" if last else None, None, usage, time.perf_counter())
