@@ -56,7 +56,7 @@ class Reuse(NamedTuple):
         cached: prompt tokens that were not computed.
         wanted: tokens of the exchange before, short of the last, which was never computed.
         kept: how many of that exchange's tokens this prompt begins with.
-        replaced: text that the exchange before has from there on, and this prompt has not.
+        replaced: text that the exchange before has from there on, and this prompt has not in these tokens.
         instead: what this prompt has there.
     """
 
@@ -65,6 +65,11 @@ class Reuse(NamedTuple):
     kept: int
     replaced: str
     instead: str
+
+    @property
+    def is_same_text(self) -> bool:
+        """The client sent the same text again, and only its tokens are other ones than were generated."""
+        return self.instead.startswith(self.replaced)
 
 
 def reuse(engine: AsyncEngine, before: Exchange, now: Exchange) -> Reuse:
@@ -76,6 +81,6 @@ def reuse(engine: AsyncEngine, before: Exchange, now: Exchange) -> Reuse:
         now.cached,
         len(earlier) - 1,
         kept,
-        decode(earlier[kept : kept + 40], skip_special_tokens=False),
-        decode(later[kept : kept + 40], skip_special_tokens=False),
+        decode(earlier[kept:], skip_special_tokens=False),
+        decode(later[kept:], skip_special_tokens=False),
     )
