@@ -3,9 +3,9 @@
     python -m tests.clients.run [NAME ...]
 
 An environment is made once, in the folder named by `--environments`. Each example must end well, send at least two
-requests and get at least one tool call; and each later request must send the exchange before it again, letter by letter,
-and find in the cache what it has of it token by token, short of the last token, which was never computed. Where a client
-changes what it sent, `KNOWN` says how.
+requests and get at least one tool call; and each later request must send the exchange before it again, letter by
+letter, and find in the cache what it has of it token by token, short of the last token, which was never computed.
+Where a client changes what it sent, `KNOWN` says how.
 """
 
 from __future__ import annotations
