@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench format docs clean
+.PHONY: help demo serve test clients check bench format docs clean
 
 help:  ## what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ serve: $(STAMP)  ## serve the embedded model on http://127.0.0.1:8000/v1
 
 test: $(STAMP)  ## run the tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+clients: $(STAMP)  ## run the examples of docs/agents.md, one environment each; takes several minutes
+	@$(BIN)/python -m tests.clients.run $(ARGS)
 
 check: $(STAMP)  ## formatting, lint, types, layers
 	@$(BIN)/ruff format --check .
@@ -49,7 +52,7 @@ docs: $(STAMP)  ## write docs/settings.md from the settings
 	@$(BIN)/python -m mainstem.cli.settings_page > docs/settings.md
 
 clean:  ## remove the environment and every cache
-	rm -rf $(VENV) src/mainstem/native/native.so dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .clients src/mainstem/native/native.so dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment is made once, and brought up to date when pyproject.toml, the native source or TORCH changes.

@@ -118,6 +118,11 @@ class ServerConfig:
     default_max_tokens: int = setting(
         1024, "most tokens of a chat reply whose request sets no limit; 0 lets it fill the context", metavar="TOKENS"
     )
+    stored_responses: int = setting(
+        1000,
+        "how many replies of /v1/responses are kept in memory for 'previous_response_id'; the oldest go first",
+        metavar="COUNT",
+    )
     drain_seconds: float = setting(
         30.0, "how long running requests may go on after SIGTERM or Ctrl-C", metavar="SECONDS"
     )
@@ -128,6 +133,8 @@ class ServerConfig:
             raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
         if self.default_max_tokens < 0:
             raise ConfigError(f"default_max_tokens must not be negative, got {self.default_max_tokens}")
+        if not 0 <= self.stored_responses <= MAX_COUNT:
+            raise ConfigError(f"stored_responses must be between 0 and {MAX_COUNT}, got {self.stored_responses}")
         if not 0 <= self.drain_seconds < float("inf"):
             raise ConfigError(f"drain_seconds must not be negative or endless, got {self.drain_seconds}")
         if not all(self.api_keys):

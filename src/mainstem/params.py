@@ -33,6 +33,8 @@ class SamplingParams:
         logprobs: None for none, otherwise how many of the most likely tokens to report at each position (0 to 20)
             beside the chosen one.
         n: how many independent replies; the prompt is computed once.
+        grammar: what the reply must follow, in llguidance's Lark dialect; it ends with the grammar. None for anything.
+        spoken_token_ids: special tokens that are part of the reply's text, such as the one that opens a tool call.
 
     Raises:
         InvalidRequest: when a value is out of range; `param` names the field.
@@ -52,6 +54,8 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     n: int = 1
+    grammar: str | None = None
+    spoken_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -81,7 +85,13 @@ class SamplingParams:
             value = getattr(self, name)
             if not (_is_whole(value) or (value is None and name in ("max_tokens", "seed", "logprobs"))):
                 raise InvalidRequest(f"{name} must be a whole number, got {value!r}", param=name)
-        for name, kind, is_kind in (("stop", "strings", _is_text), ("stop_token_ids", "whole numbers", _is_whole)):
+        if not isinstance(self.grammar, str | None):
+            raise InvalidRequest(f"grammar must be a text, got {self.grammar!r}", param="grammar")
+        for name, kind, is_kind in (
+            ("stop", "strings", _is_text),
+            ("stop_token_ids", "whole numbers", _is_whole),
+            ("spoken_token_ids", "whole numbers", _is_whole),
+        ):
             value = getattr(self, name)
             if not isinstance(value, tuple | list) or not all(map(is_kind, value)):
                 raise InvalidRequest(f"{name} must be a tuple of {kind}, got {value!r}", param=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -297,3 +298,61 @@ def test_single_impossible_tokens_are_no_error() -> None:
     logits = torch.tensor([float("-inf"), 0.0])
     assert token(logits) == 1
     assert token(logits, temperature=0.0) == 1
+
+
+# -- masks -----------------------------------------------------------------------------------------------------
+
+
+def mask_of(allowed: list[int], vocab: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """One bit a token, as grammars give them."""
+    words = np.zeros((vocab + 31) // 32, np.uint32)
+    for token_id in allowed:
+        words[token_id // 32] |= np.uint32(1 << (token_id % 32))
+    return words.view(np.int32)
+
+
+def masked(base: SampleRow, allowed: list[int], vocab: int) -> SampleRow:
+    return replace(base, mask=mask_of(allowed, vocab))
+
+
+@given(
+    allowed=st.sets(st.integers(0, 99), min_size=1), params=st.sampled_from([{}, {"temperature": 0.0}, {"top_p": 0.5}])
+)
+def test_only_allowed_tokens_are_drawn(allowed: set[int], params: dict[str, Any]) -> None:
+    rows = [masked(row(seed=seed, **params), sorted(allowed), 100) for seed in range(5)]
+    assert {s.token_id for s in sample(random_logits(1, 100), rows)} <= allowed
+
+
+def test_allowed_tokens_keep_their_relative_probabilities() -> None:
+    rows = [masked(row(seed=seed), [0, 2], 3) for seed in range(3000)]
+    tokens = [s.token_id for s in sample(torch.tensor([[math.log(3), 5.0, 0.0]]), rows)]
+    assert abs(tokens.count(0) / 3000 - 0.75) < 0.03
+
+
+def test_a_mask_acts_on_its_own_row_only() -> None:
+    logits = torch.tensor([[3.0, 2.0, 1.0]])
+    rows = [row(temperature=0.0), masked(row(temperature=0.0), [2], 3), row(temperature=0.0)]
+    assert [s.token_id for s in sample(logits, rows)] == [0, 2, 0]
+
+
+def test_a_mask_acts_after_penalties_and_before_the_filters() -> None:
+    logits = torch.tensor([9.0, 2.0, 1.9, 0.0])
+    penalized = row(temperature=0.0, frequency_penalty=0.5, output=[1])
+    assert sample(logits[None], [masked(penalized, [1, 2, 3], 4)])[0].token_id == 2
+    filtered = [masked(row(seed=seed, top_k=1), [2, 3], 4) for seed in range(20)]
+    assert {s.token_id for s in sample(logits[None], filtered)} == {2}
+
+
+def test_logprobs_are_of_the_distribution_before_the_mask() -> None:
+    logits = random_logits(1, 50)
+    (sampled,) = sample(logits, [masked(row(temperature=0.0, logprobs=2), [7], 50)])
+    expected = torch.log_softmax(logits[0].double(), dim=-1)
+    assert sampled.logprobs is not None
+    assert sampled.logprobs.chosen.token_id == 7
+    assert sampled.logprobs.chosen.logprob == pytest.approx(float(expected[7]), abs=1e-5)
+    assert [entry.token_id for entry in sampled.logprobs.top] == torch.topk(expected, 2).indices.tolist()
+
+
+def test_a_mask_that_allows_nothing_fails_its_own_row_only() -> None:
+    rows = [row(temperature=0.0), masked(row(), [], 40)]
+    assert [s.error is not None for s in sample(random_logits(1, 40), rows)] == [False, True]

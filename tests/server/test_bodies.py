@@ -16,6 +16,17 @@ TEXT = "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]
 JSON = {"content-type": "application/json"}
 
+FORCED = {"tool_choice": "required"}
+
+
+def schema(value: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "s", "schema": value}}
+
+
+def tool(parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
 # Route, what to add to a good body (or leave out, with ...), status, param.
 WRONG_FIELDS: list[tuple[str, dict[str, Any], int, str | None]] = [
     (CHAT, {"messages": ...}, 400, "messages"),
@@ -69,11 +80,32 @@ WRONG_FIELDS: list[tuple[str, dict[str, Any], int, str | None]] = [
     (CHAT, {"logit_bias": {"5": 10}}, 400, "logit_bias"),
     (CHAT, {"tool_choice": "required"}, 400, "tool_choice"),
     (CHAT, {"tool_choice": {"type": "function", "function": {"name": "f"}}}, 400, "tool_choice"),
+    (CHAT, {"tool_choice": "maybe"}, 400, "tool_choice"),
+    (CHAT, {"tool_choice": {"type": "function"}}, 400, "tool_choice"),
+    (
+        CHAT,
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [1]}}},
+        400,
+        "tool_choice",
+    ),
+    (CHAT, {"parallel_tool_calls": "no"}, 400, "parallel_tool_calls"),
     (CHAT, {"tools": [{}]}, 400, "tools[0]"),
     (CHAT, {"tools": [{"type": "function", "function": {}}]}, 400, "tools[0].function.name"),
     (CHAT, {"tools": "f"}, 400, "tools"),
     (CHAT, {"functions": [{"name": "f"}]}, 400, "functions"),
-    (CHAT, {"response_format": {"type": "json_object"}}, 400, "response_format"),
+    (CHAT, {"response_format": {"type": "yaml"}}, 400, "response_format"),
+    (CHAT, {"response_format": "json"}, 400, "response_format"),
+    (CHAT, {"response_format": {"type": "json_schema"}}, 400, "response_format"),
+    (CHAT, {"response_format": schema({"type": "wish"})}, 400, "response_format"),
+    (CHAT, {"response_format": schema({"not": {"type": "string"}})}, 400, "response_format"),
+    (CHAT, {"response_format": schema({"type": "object", "properties": 5})}, 400, "response_format"),
+    (CHAT, {"response_format": schema({"$ref": "#/nowhere"})}, 400, "response_format"),
+    (CHAT, {"tools": [tool({"type": "object", "properties": {"a": {"$ref": "#/x"}}})], **FORCED}, 400, "tools"),
+    (CHAT, {"tools": [tool(5)]}, 400, "tools[0].function.parameters"),
+    (CHAT, {"tools": [tool({})], "tool_choice": {"type": "function", "function": {"name": "g"}}}, 400, "tool_choice"),
+    (CHAT, {"messages": [{"role": "assistant", "tool_calls": 5}]}, 400, "messages[0].tool_calls"),
+    (CHAT, {"messages": [{"role": "assistant", "tool_calls": [5]}]}, 400, "messages[0].tool_calls[0]"),
+    (CHAT, {"messages": [{"role": "tool", "content": "x", "tool_call_id": 5}]}, 400, "messages[0].tool_call_id"),
     (CHAT, {"modalities": ["text", "audio"]}, 400, "modalities"),
     (CHAT, {"audio": {"voice": "x"}}, 400, "audio"),
     (CHAT, {"stream": "yes"}, 400, "stream"),

@@ -125,7 +125,7 @@ def test_half_a_surrogate_pair_in_a_message_is_refused(tokenizer: Tokenizer) -> 
 
 def test_a_chatml_vocabulary_without_a_template_gets_the_built_in_one(tmp_path: Path, tokenizer: Tokenizer) -> None:
     plain = load(tmp_path, None)
-    assert plain.has_chat_template
+    assert plain.chat.exists
     system = {"role": "system", "content": "Be brief."}
     messages = [system, USER, {"role": "assistant", "content": "To the sea."}]
     assert plain.render_chat(messages) == tokenizer.render_chat(messages)
@@ -138,7 +138,7 @@ def test_a_model_that_knows_no_chats_says_so(tmp_path: Path) -> None:
     config = tmp_path / "tokenizer_config.json"
     config.write_text(config.read_text().replace("<|im_start|>", "<|other|>"))
     tokenizer = Tokenizer.load(tmp_path)
-    assert not tokenizer.has_chat_template
+    assert not tokenizer.chat.exists
     with pytest.raises(InvalidRequest, match="no chat template"):
         tokenizer.render_chat([USER])
 

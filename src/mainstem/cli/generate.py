@@ -73,7 +73,7 @@ def _read_prompt(argument: str) -> str:
 def _encode(engine: AsyncEngine, prompt: str, arguments: argparse.Namespace) -> npt.NDArray[np.int32]:
     if arguments.raw:
         return engine.tokenizer.encode_prompt(prompt)
-    if not engine.tokenizer.has_chat_template:
+    if not engine.tokenizer.chat.exists:
         raise ConfigError("this model has no chat template; add --raw to let it continue the text")
     system = [{"role": "system", "content": arguments.system}] if arguments.system else []
     return engine.tokenizer.encode_chat([*system, {"role": "user", "content": prompt}])

@@ -92,6 +92,8 @@ class AsyncEngine:
         """
         core = self._engine.core
         core.check(prompt, params, namespace)
+        # A large grammar takes longer to compile than other requests may wait.
+        constraint = None if params.grammar is None else await asyncio.to_thread(core.constrain, params)
         if not self.accepting:
             raise EngineStopped("the engine is shutting down and takes no new requests")
         box = _Mailbox()
@@ -103,7 +105,9 @@ class AsyncEngine:
 
         def submit() -> None:
             try:
-                ids.extend(core.submit(prompt, params, deliver, namespace=namespace, arrival=arrival))
+                ids.extend(
+                    core.submit(prompt, params, deliver, namespace=namespace, arrival=arrival, constraint=constraint)
+                )
             except MainstemError as error:
                 deliver(error)
 

@@ -26,6 +26,7 @@ from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample, t
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput
 from mainstem.tokens import Tokenizer
+from mainstem.tokens.grammar import Constraint, GrammarCompiler
 from mainstem.tree import Namespace, PrefixCache, TokenArray, namespace_key
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,9 @@ class EngineCore:
         self._context_tokens = 0
         self._peak_kv_tokens = 0
         self._peak_unshared_tokens = 0
+        self._grammars = GrammarCompiler(tokenizer, runner.shape.vocab_size)
+        self._masks = 0
+        self._mask_seconds = 0.0
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -117,6 +121,14 @@ class EngineCore:
                 param="recorded",
             )
 
+    def constrain(self, params: SamplingParams) -> Constraint | None:
+        """What a reply must follow, made from its grammar, if there is one. Takes milliseconds; from any thread.
+
+        Raises:
+            InvalidRequest: when the grammar cannot be used.
+        """
+        return None if params.grammar is None else self._grammars.compile(params.grammar)
+
     def submit(
         self,
         prompt: TokenArray,
@@ -127,28 +139,46 @@ class EngineCore:
         arrival: float | None = None,
         recorded: TokenArray | None = None,
         lease: Lease | None = None,
+        constraint: Constraint | None = None,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
 
-        With `recorded` tokens the reply is these, whatever is sampled (teacher forcing): every step is computed as for
-        a reply of the model's own, then the recorded token is taken. It ends after the last of them and nowhere else;
-        how `params` would end it does not count. A `lease` is for a single reply: it gets the lock on all that was
-        computed if the reply ends of itself.
+        Args:
+            prompt: int32[n].
+            params: how to continue it.
+            sink: where the outputs go.
+            namespace: which part of the prefix cache it may read and write.
+            arrival: `time.perf_counter()` when it came; now, if None.
+            recorded: the reply is these tokens, whatever is sampled (teacher forcing): every step is computed as for a
+                reply of the model's own, then the recorded token is taken. It ends after the last of them and nowhere
+                else; how `params` would end it does not count.
+            lease: for a single reply, gets the lock on all that was computed if the reply ends of itself.
+            constraint: what `constrain` made of these parameters; by default it is made here.
 
         Raises:
-            as `check`; InvalidRequest too when a recorded reply cannot be taken as it is. Nothing is queued then.
+            as `check` and `constrain`; InvalidRequest too when a recorded reply cannot be taken as it is. Nothing is
+            queued then.
         """
         self.check(prompt, params, namespace)
         if recorded is not None:
             self._check_recorded(prompt, params, recorded)
             params = replace(params, max_tokens=len(recorded), stop=(), stop_token_ids=(), ignore_eos=True)
+        constraint = constraint or self.constrain(params)
         arrived = time.perf_counter() if arrival is None else arrival
         ids = []
         for index in range(params.n):
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
             request = Request(request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived)
-            reply = Reply(request, index, self.tokenizer, sink, recorded=recorded, lease=lease)
+            reply = Reply(
+                request,
+                index,
+                self.tokenizer,
+                sink,
+                recorded=recorded,
+                lease=lease,
+                constraint=constraint.copy() if constraint else None,
+            )
             self.scheduler.add(request)
             self._replies[request_id] = reply
             ids.append(request_id)
@@ -308,6 +338,9 @@ class EngineCore:
             self.scheduler.finish(job.request)
             self._forget(job.request.id)
             self._finished += 1
+            if isinstance(job, Reply) and job.constraint is not None:
+                self._masks += job.constraint.num_masks
+                self._mask_seconds += job.constraint.seconds
         job.sink(news)
 
     def _begin_lease(self, job: Reply | Scoring) -> None:
@@ -348,6 +381,8 @@ class EngineCore:
             held_prefixes=len(self.scheduler.holds),
             peak_kv_tokens=self._peak_kv_tokens,
             peak_unshared_tokens=self._peak_unshared_tokens,
+            masks=self._masks,
+            mask_seconds=self._mask_seconds,
         )
 
     def reset_cache(self) -> int:

@@ -95,6 +95,8 @@ class EngineStats(NamedTuple):
         peak_kv_tokens: most slots that were protected in a step.
         peak_unshared_tokens: most slots that running requests and held prefixes would have taken in a step, had each
             been stored by itself.
+        masks: computed for the tokens of finished replies that had a grammar.
+        mask_seconds: that took.
     """
 
     cache: CacheStats
@@ -112,6 +114,8 @@ class EngineStats(NamedTuple):
     held_prefixes: int
     peak_kv_tokens: int
     peak_unshared_tokens: int
+    masks: int = 0
+    mask_seconds: float = 0.0
 
 
 @dataclass(slots=True)

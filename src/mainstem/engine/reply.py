@@ -14,6 +14,7 @@ from mainstem.errors import MainstemError
 from mainstem.model import SampleRow
 from mainstem.scheduler import Request
 from mainstem.tokens import StopStrings, Tokenizer
+from mainstem.tokens.grammar import Constraint
 from mainstem.tree import TokenArray
 
 Sink = Callable[[RequestOutput | MainstemError], None]
@@ -30,6 +31,7 @@ class Reply:
         sink: called with every output, from the engine's thread.
         recorded: int32[request.max_tokens], what the reply will say whatever is sampled; None to say what is sampled.
         lease: where the lock on what was computed goes when the reply has ended, if the caller wants it.
+        constraint: what the reply must follow, at its beginning; None for anything.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Reply:
         *,
         recorded: TokenArray | None = None,
         lease: Lease | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
         params = request.params
         self.request = request
@@ -48,11 +51,12 @@ class Reply:
         self.index = index
         self.sink = sink
         self.lease = lease
+        self.constraint = constraint
         self.finish_reason: FinishReason | None = None
         base_seed = secrets.randbits(63) if params.seed is None else params.seed
         # Replies of one request differ, and each is the same in every run.
         self.seed = (base_seed + index) % 2**64
-        self._stream = tokenizer.stream(continuation=True)
+        self._stream = tokenizer.stream(continuation=True, spoken=params.spoken_token_ids)
         self._stops = StopStrings(params.stop) if params.stop else None
         self._stop_ids = frozenset(params.stop_token_ids)
         self._end_ids = frozenset() if params.ignore_eos else tokenizer.eos_token_ids
@@ -67,6 +71,7 @@ class Reply:
             prompt_ids=request.tokens.array[: request.num_prompt],
             output_ids=request.tokens.array[request.num_prompt :],
             seed=self.seed,
+            mask=None if self.constraint is None else self.constraint.mask(),
         )
 
     def push(self, token: int, logprobs: PositionLogprobs | None, at: float) -> RequestOutput:
@@ -86,6 +91,10 @@ class Reply:
             reason, stop_reason = "stop", token
         else:
             text = self._stream.push(token)
+        if self.constraint is not None:
+            self.constraint.accept(token)
+            if reason is None and self.constraint.finished:
+                reason = "stop"
         if reason is None and request.num_generated >= request.max_tokens:
             reason = "length"
         if reason is not None:

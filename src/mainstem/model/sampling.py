@@ -1,4 +1,4 @@
-"""From logits to the next token: penalties, temperature, top-k, top-p, min-p, and a draw that can be repeated.
+"""From logits to the next token: penalties, a mask, temperature, top-k, top-p, min-p, and a draw that can be repeated.
 
 A draw depends on the row's logits, the request's seed and the token's place in its reply, and on nothing else: not on
 the other rows of the batch, not on what was drawn before. So a seeded request gives the same text alone or in a batch,
@@ -40,6 +40,8 @@ class SampleRow:
         prompt_ids: the prompt, int32[...]; read only if there are penalties.
         output_ids: the reply so far, int32[...]; its length is the place of the token to draw.
         seed: of this reply; resolved, never None, any integer (taken modulo 2**64).
+        mask: which tokens may be drawn, one bit each, the lowest bit of a word first: int32[ceil(vocab_size / 32)];
+            None for all. It acts after the penalties and before everything else.
     """
 
     params: SamplingParams
@@ -47,6 +49,7 @@ class SampleRow:
     prompt_ids: Tokens
     output_ids: Tokens
     seed: int
+    mask: Tokens | None = None
 
 
 class Sampled(NamedTuple):
@@ -66,12 +69,11 @@ def sample(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
         logits: (num_logits_rows, vocab_size), any float type and device. Not changed.
         rows: what to draw; the result has the same order.
     """
-    greedy = _most_likely(logits) if any(_is_plain_greedy(row.params) for row in rows) else []
-    others = sorted({row.logits_row for row in rows if not _is_plain_greedy(row.params)})
+    greedy = _most_likely(logits) if any(map(_is_plain_greedy, rows)) else []
+    others = sorted({row.logits_row for row in rows if not _is_plain_greedy(row)})
     on_host = dict(zip(others, logits[others].to("cpu", torch.float32).numpy(), strict=True)) if others else {}
     return [
-        greedy[row.logits_row] if _is_plain_greedy(row.params) else _sample_row(on_host[row.logits_row], row)
-        for row in rows
+        greedy[row.logits_row] if _is_plain_greedy(row) else _sample_row(on_host[row.logits_row], row) for row in rows
     ]
 
 
@@ -91,8 +93,9 @@ def token_logprobs(logits: torch.Tensor, token_ids: Tokens) -> list[float]:
     return values
 
 
-def _is_plain_greedy(params: SamplingParams) -> bool:
-    return params.greedy and params.logprobs is None and not _has_penalties(params)
+def _is_plain_greedy(row: SampleRow) -> bool:
+    params = row.params
+    return params.greedy and params.logprobs is None and row.mask is None and not _has_penalties(params)
 
 
 def _has_penalties(params: SamplingParams) -> bool:
@@ -118,6 +121,10 @@ def _sample_row(logits: Floats, row: SampleRow) -> Sampled:
         return _NOT_FINITE
     params = row.params
     penalized = _penalize(logits, row) if _has_penalties(params) else logits
+    if row.mask is not None:
+        penalized = _masked(penalized, row.mask)
+        if penalized.max() == -np.inf:
+            return _NOTHING_ALLOWED
     token_id = (
         int(penalized.argmax()) if params.greedy else _draw(penalized, params, uniform(row.seed, len(row.output_ids)))
     )
@@ -144,6 +151,12 @@ def _penalize(logits: Floats, row: SampleRow) -> Floats:
         times = np.bincount(row.output_ids, minlength=len(logits)).astype(np.float32)
         penalized -= np.float32(params.frequency_penalty) * times + np.float32(params.presence_penalty) * (times > 0)
     return penalized
+
+
+def _masked(logits: Floats, mask: Tokens) -> Floats:
+    """The logits, without those of tokens whose bit is not set."""
+    allowed = np.unpackbits(mask.view(np.uint8), count=len(logits), bitorder="little").view(bool)
+    return np.where(allowed, logits, np.float32(-np.inf))
 
 
 def _draw(logits: Floats, params: SamplingParams, u: float) -> int:
@@ -243,3 +256,4 @@ def _logprobs(logits: Floats, chosen: int, count: int) -> PositionLogprobs:
 
 
 _NOT_FINITE = Sampled(-1, error="The model computed logits that are not numbers for this request, so it was given up.")
+_NOTHING_ALLOWED = Sampled(-1, error="No token can follow in the grammar of this request, so it was given up.")

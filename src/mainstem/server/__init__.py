@@ -1,7 +1,7 @@
-"""The OpenAI-compatible HTTP server.
+"""The HTTP server, in the APIs of OpenAI and Anthropic.
 
-Knows HTTP, OpenAI's shapes, keys and signals. It reaches the model only through `AsyncEngine`, and knows nothing of the
-tree, the pages or tensors.
+Knows HTTP, the shapes of these APIs, keys and signals. It reaches the model only through `AsyncEngine`, and knows
+nothing of the tree, the pages or tensors.
 """
 
 from mainstem.server.app import create_app

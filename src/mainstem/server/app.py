@@ -12,13 +12,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mainstem.errors import MainstemError
-from mainstem.server import chat, completions, system
+from mainstem.server import chat, completions, messages, render, responses, system
 from mainstem.server.auth import ApiKeys
 from mainstem.server.boundary import Boundary
-from mainstem.server.errors import ApiError, to_api_error
+from mainstem.server.errors import ApiError, error_response, to_api_error
 from mainstem.server.metrics import Metrics
 from mainstem.server.replies import CLIENT_CLOSED_REQUEST
 from mainstem.server.service import Service
+from mainstem.server.stored import ResponseStore
+from mainstem.server.turns import Dialect
 
 if TYPE_CHECKING:
     from mainstem.config import ServerConfig
@@ -35,7 +37,14 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
         The app. `app.state.service.draining = True` makes it refuse new generation requests with 503.
     """
     name = model_name or config.served_model_name or engine.model_name
-    service = Service(engine, config, name, Metrics(engine))
+    service = Service(
+        engine,
+        config,
+        name,
+        Metrics(engine),
+        Dialect(engine.tokenizer),
+        ResponseStore(config.stored_responses),
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -51,17 +60,17 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
     app.add_exception_handler(MainstemError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    for part in (chat, completions, system):
+    for part in (chat, render, completions, responses, messages, system):
         app.include_router(part.router(service))
     return app
 
 
-async def _on_error(_: Request, error: Exception) -> Response:
+async def _on_error(request: Request, error: Exception) -> Response:
     reply = to_api_error(error)
     if reply.code == "internal_error":
         # The boundary logs it.
         raise error
-    return reply.response()
+    return error_response(reply, request.scope)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -69,12 +78,13 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     path = request.scope["path"][:200]
     if error.status_code == 404:
         message = f"There is no {request.method} {path} here; GET / lists what there is."
-        return ApiError(404, message, code="unknown_url").response()
+        return error_response(ApiError(404, message, code="unknown_url"), request.scope)
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"{path} does not take {request.method}; use {allowed}."
-        return ApiError(405, message, code="method_not_allowed", headers=error.headers).response()
-    return ApiError(error.status_code, str(error.detail), headers=error.headers).response()
+        reply = ApiError(405, message, code="method_not_allowed", headers=error.headers)
+        return error_response(reply, request.scope)
+    return error_response(ApiError(error.status_code, str(error.detail), headers=error.headers), request.scope)
 
 
 async def _on_disconnect(_: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mainstem.server.errors import ApiError
+from mainstem.server.errors import ApiError, error_response
 
 OPEN_PATHS = frozenset({"/health"})
 
@@ -37,7 +37,7 @@ class ApiKeys:
             return
         key = _presented(Headers(scope=scope))
         if not self._is_valid(key):
-            await _refusal(missing=not key).response()(scope, receive, send)
+            await error_response(_refusal(missing=not key), scope)(scope, receive, send)
             return
         scope["mainstem.tenant"] = ("key", hashlib.sha256(key).hexdigest()[:16])
         await self._app(scope, receive, send)

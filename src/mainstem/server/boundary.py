@@ -12,7 +12,7 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mainstem.server.errors import to_api_error
+from mainstem.server.errors import error_response, is_anthropic, to_api_error
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,17 @@ class Boundary:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(Headers(scope=scope))
+        request_id = scope["mainstem.request_id"] = _request_id(Headers(scope=scope))
         started = False
 
         async def send_with_id(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                if is_anthropic(scope):
+                    headers["request-id"] = request_id
             await send(message)
 
         try:
@@ -46,7 +49,7 @@ class Boundary:
                 # Too late for a status: the server logs it and cuts the connection, which the client notices.
                 raise
             logger.exception("Request %s (%s %s) failed.", request_id, scope["method"], scope["path"])
-            await to_api_error(error).response()(scope, receive, send_with_id)
+            await error_response(to_api_error(error), scope)(scope, receive, send_with_id)
 
 
 def _request_id(headers: Headers) -> str:

@@ -1,6 +1,7 @@
-"""Errors as OpenAI's clients expect them: `{"error": {"message", "type", "param", "code"}}` and an HTTP status.
+"""Errors as clients expect them: an HTTP status, and a body in the form of the API that was asked.
 
-Knows which of our exceptions has which status. It decides nothing about when an error is raised.
+OpenAI's body is `{"error": {"message", "type", "param", "code"}}`, Anthropic's `{"type": "error", "error": {"type",
+"message"}}`. Knows which of our exceptions has which status. It decides nothing about when an error is raised.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
 from mainstem.errors import (
     EngineFailed,
@@ -20,6 +22,15 @@ from mainstem.errors import (
 )
 
 RETRY_AFTER_SECONDS = 10
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 
 
 class ApiError(MainstemError):
@@ -54,9 +65,25 @@ class ApiError(MainstemError):
         """The JSON object sent to the client."""
         return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        """The whole HTTP reply."""
-        return JSONResponse(self.body(), status_code=self.status, headers=self.headers)
+    def anthropic_body(self, request_id: str | None) -> dict[str, Any]:
+        """The JSON object sent to Anthropic's clients, which have no field for `param`: the message names it."""
+        kind = _ANTHROPIC_KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+        message = str(self)
+        if self.param is not None and self.param not in message:
+            message = f"{self.param}: {message}"
+        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a request speaks Anthropic's API."""
+    path: str = scope["path"]
+    return path == ANTHROPIC_PATH or path.startswith(ANTHROPIC_PATH + "/")
+
+
+def error_response(error: ApiError, scope: Scope) -> JSONResponse:
+    """The whole HTTP reply, in the form of the API that was asked."""
+    body = error.anthropic_body(scope.get("mainstem.request_id")) if is_anthropic(scope) else error.body()
+    return JSONResponse(body, status_code=error.status, headers=error.headers)
 
 
 def to_api_error(error: Exception) -> ApiError:

@@ -34,21 +34,25 @@ class Usage(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int = 0
+
+    def written_tokens(self, *, caching: bool) -> int:
+        """What was not cached before has been written to the cache, if there is one."""
+        return self.prompt_tokens - self.cached_tokens if caching else 0
 
     def as_json(self, *, caching: bool) -> dict[str, Any]:
-        """OpenAI's `usage` object. With `caching`, what was not cached before has been written to the cache."""
-        written = self.prompt_tokens - self.cached_tokens if caching else 0
+        """OpenAI's `usage` object."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {
                 "cached_tokens": self.cached_tokens,
-                "cache_write_tokens": written,
+                "cache_write_tokens": self.written_tokens(caching=caching),
                 "audio_tokens": 0,
             },
             "completion_tokens_details": {
-                "reasoning_tokens": 0,
+                "reasoning_tokens": self.reasoning_tokens,
                 "audio_tokens": 0,
                 "accepted_prediction_tokens": 0,
                 "rejected_prediction_tokens": 0,

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 ENDPOINTS = (
     ("POST", "/v1/chat/completions", "OpenAI's chat completions"),
+    ("POST", "/v1/chat/completions/render", "the prompt that a chat request would have"),
+    ("POST", "/v1/responses", "OpenAI's responses"),
+    ("POST", "/v1/messages", "Anthropic's messages"),
+    ("POST", "/v1/messages/count_tokens", "how many tokens a messages request has"),
     ("POST", "/v1/completions", "OpenAI's plain completions, of texts or token ids"),
     ("GET", "/v1/models", "the model served here"),
     ("POST", "/tokenize", "text or messages to token ids"),
@@ -33,8 +37,9 @@ _PAGE = Template(
   @media (prefers-color-scheme: dark) { body { background: #14171c; color: #dde1e7 } pre { background: #20252d } }
 </style>
 <h1>mainstem</h1>
-<p>A prefix-caching inference engine. This server speaks OpenAI's API for the model <b>$model</b>
-   (up to $max_model_len tokens). Point any OpenAI client at <code>$url/v1</code>.</p>
+<p>A prefix-caching inference engine. This server speaks OpenAI's and Anthropic's APIs for the model
+   <b>$model</b> (up to $max_model_len tokens). Point any OpenAI client at <code>$url/v1</code>, Anthropic's at
+   <code>$url</code>.</p>
 <pre>curl $url/v1/chat/completions -H 'content-type: application/json' \\
   -d '{"model": "$model", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}'</pre>
 <p>Send it twice: <code>usage.prompt_tokens_details.cached_tokens</code> says how much of the prompt was not

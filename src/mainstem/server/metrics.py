@@ -108,6 +108,8 @@ class _EngineCollector(Collector):
             ("prefilled_tokens", "Prompt tokens that had to be computed.", stats.prefilled_tokens),
             ("generation_tokens", "Tokens generated.", stats.generated_tokens),
             ("num_preemptions", "Times a running request gave up its memory to another.", stats.preemptions),
+            ("grammar_masks", "Tokens that a grammar decided on, in finished replies.", stats.masks),
+            ("grammar_mask_seconds", "Seconds that finding what a grammar allows took.", stats.mask_seconds),
             (
                 "requests_aborted",
                 "Replies given up by their clients, at shutdown, or because computing failed.",

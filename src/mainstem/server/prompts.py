@@ -17,7 +17,7 @@ from mainstem.server.errors import ApiError
 
 if TYPE_CHECKING:
     from mainstem.server.service import Service
-    from mainstem.tokens import Tokenizer
+    from mainstem.tokens import Conversation, Message, Tokenizer
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 T = TypeVar("T")
@@ -30,7 +30,7 @@ MIN_CHARACTER_LIMIT = 200_000
 
 
 class Prompt(NamedTuple):
-    """One prompt: its token ids (int32, at least one), and its text where the client sent text."""
+    """One prompt: its token ids (int32, at least one), and its text where it was not sent as ids."""
 
     ids: TokenArray
     text: str | None
@@ -68,28 +68,23 @@ async def decode_ids(service: Service, ids: TokenArray) -> str:
     return await _off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
 
 
-async def encode_chat(
-    service: Service,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    tools: Sequence[Mapping[str, Any]] | None,
-    add_generation_prompt: bool = True,
-) -> TokenArray:
-    """Token ids of a conversation, rendered with the model's chat template.
+async def encode_chat(service: Service, conversation: Conversation, *, add_generation_prompt: bool = True) -> Prompt:
+    """A conversation, rendered with the model's chat template.
 
     Raises:
-        InvalidRequest: when there is no message, or one that the template cannot render.
+        InvalidRequest: when the template cannot render it.
         ApiError: when the conversation is far too long for the model.
     """
-    if not messages:
-        raise InvalidRequest("messages must have at least one message", param="messages")
-    characters = _characters(messages) + _characters(tools or ())
+    characters = _characters([_said(message) for message in conversation.messages])
+    characters += _characters([tool.definition() for tool in conversation.tools])
     _check_characters(service, characters, "messages")
     tokenizer: Tokenizer = service.engine.tokenizer
-    return await _off_loop(
-        characters,
-        lambda: tokenizer.encode_chat(messages, tools=tools, add_generation_prompt=add_generation_prompt),
-    )
+
+    def work() -> Prompt:
+        text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
+        return Prompt(tokenizer.encode(text), text)
+
+    return await _off_loop(characters, work)
 
 
 def token_ids(value: Any, vocab_size: int, name: str) -> TokenArray:
@@ -157,6 +152,10 @@ def _check_characters(service: Service, characters: int, param: str) -> None:
 
 async def _off_loop(size: int, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if size > THREAD_CHARACTERS else work()
+
+
+def _said(message: Message) -> list[Any]:
+    return [message.parts, message.reasoning or "", [(call.name, call.arguments) for call in message.tool_calls]]
 
 
 def _characters(value: Any) -> int:

@@ -65,11 +65,7 @@ class GenerationBody(Body):
         Raises:
             InvalidRequest: when the salt is empty or too long.
         """
-        if self.cache_salt is None:
-            return tenant
-        if not 1 <= len(self.cache_salt) <= MAX_SALT_CHARACTERS:
-            raise InvalidRequest(f"cache_salt must have 1 to {MAX_SALT_CHARACTERS} characters", param="cache_salt")
-        return (*tenant, "salt", self.cache_salt)
+        return namespace_of(self.cache_salt, tenant)
 
 
 class ChatBody(GenerationBody):
@@ -81,6 +77,7 @@ class ChatBody(GenerationBody):
     top_logprobs: int | None = None
     tools: Objects | None = Field(None, fail_fast=True)
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     functions: Any = None
     function_call: Any = None
     response_format: Any = None
@@ -133,23 +130,41 @@ def sampling_params(
         # Larger numbers mean the same and may not fit a tensor.
         max_tokens=None if max_tokens is None else min(max_tokens, max_model_len),
         top_k=min(body.top_k or 0, vocab_size),
-        stop=_stop_strings(body.stop),
+        stop=stop_strings(body.stop, "stop"),
         stop_token_ids=_stop_token_ids(body.stop_token_ids or [], vocab_size),
         logprobs=logprobs,
         **given,
     )
 
 
-def _stop_strings(value: Any) -> tuple[str, ...]:
+def namespace_of(cache_salt: str | None, tenant: tuple[str, ...]) -> tuple[str, ...]:
+    """The part of the prefix cache that a request may read: the tenant's, narrowed by a salt if there is one.
+
+    Raises:
+        InvalidRequest: when the salt is empty or too long.
+    """
+    if cache_salt is None:
+        return tenant
+    if not 1 <= len(cache_salt) <= MAX_SALT_CHARACTERS:
+        raise InvalidRequest(f"cache_salt must have 1 to {MAX_SALT_CHARACTERS} characters", param="cache_salt")
+    return (*tenant, "salt", cache_salt)
+
+
+def stop_strings(value: Any, name: str) -> tuple[str, ...]:
+    """The stop strings in the field of this name: a string, a list of strings, or null.
+
+    Raises:
+        InvalidRequest: when it is something else, or too much.
+    """
     if value is None:
         return ()
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise InvalidRequest("stop must be a string or a list of strings", param="stop")
+        raise InvalidRequest(f"{name} must be a string or a list of strings", param=name)
     if len(stops) > MAX_STOPS:
-        raise InvalidRequest(f"stop may have at most {MAX_STOPS} strings, got {len(stops)}", param="stop")
+        raise InvalidRequest(f"{name} may have at most {MAX_STOPS} strings, got {len(stops)}", param=name)
     if any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
-        raise InvalidRequest(f"a stop string may have at most {MAX_STOP_CHARACTERS} characters", param="stop")
+        raise InvalidRequest(f"a stop string may have at most {MAX_STOP_CHARACTERS} characters", param=name)
     return tuple(stops)
 
 

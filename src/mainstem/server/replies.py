@@ -1,6 +1,6 @@
-"""How a generation becomes an HTTP reply, whole or as a stream, for any shape of reply.
+"""How a generation becomes an HTTP reply, whole or as a stream, for any form of reply.
 
-`chat` and `completions` say what the shape is; this module knows the order of things: headers only once the first token
+The modules of the APIs say what the form is; this module knows the order of things: headers only once the first token
 is there, so that refusals have their proper status and the cache's share is known.
 """
 
@@ -15,14 +15,58 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from mainstem import __version__
 from mainstem.server.generation import Generation, Part, Usage
-from mainstem.server.streaming import ClientGone, EventStream, event, until_disconnect
+from mainstem.server.streaming import DONE, ClientGone, EventStream, event, failure_event, until_disconnect
 
 if TYPE_CHECKING:
-    from mainstem.engine.outputs import FinishReason, PositionLogprobs
+    from mainstem.engine.outputs import FinishReason, PositionLogprobs, RequestOutput
     from mainstem.server.service import Service
+    from mainstem.tools import ReplyParser, Segment
 
 CLIENT_CLOSED_REQUEST = 499
+
+
+class ReplyWriter(ABC):
+    """Writes one reply in the form of an API.
+
+    Attributes:
+        closing: what a stream ends with.
+    """
+
+    closing: bytes = DONE
+
+    @abstractmethod
+    async def whole(self, generation: Generation) -> dict[str, Any]:
+        """The body of a reply sent whole; runs the generation."""
+
+    @abstractmethod
+    def events(self, generation: Generation) -> AsyncGenerator[bytes]:
+        """The framed events of a stream, without the closing; runs the generation."""
+
+    def failure(self, error: Exception) -> bytes:
+        """The last event of a stream that fails."""
+        return failure_event(error)
+
+
+class ReplyReader:
+    """Takes one reply apart as its outputs come, and counts the tokens of its thoughts."""
+
+    def __init__(self, parser: ReplyParser) -> None:
+        self._parser = parser
+        self.reasoning_tokens = 0
+
+    @property
+    def num_calls(self) -> int:
+        """How many tool calls came so far."""
+        return self._parser.num_calls
+
+    def read(self, output: RequestOutput) -> list[Segment]:
+        """What the output adds for certain."""
+        if self._parser.in_reasoning:
+            self.reasoning_tokens += len(output.token_ids)
+        segments = self._parser.push(output.text)
+        return segments if output.finish_reason is None else segments + self._parser.flush()
 
 
 class Choice:
@@ -35,10 +79,12 @@ class Choice:
         self.logprobs: list[PositionLogprobs] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
+        self.outputs: list[RequestOutput] = []
 
     def add(self, part: Part) -> None:
         """Take in what is new."""
         output = part.output
+        self.outputs.append(output)
         self.text += output.text
         self.token_ids += output.token_ids
         self.logprobs += output.logprobs
@@ -86,7 +132,7 @@ class ReplyShape(ABC):
 
     def usage(self, usage: Usage) -> dict[str, Any]:
         """The usage object, which says what the prefix cache did."""
-        return usage.as_json(caching=self.service.engine.config.prefix_cache != "none")
+        return usage.as_json(caching=self.service.caching)
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -94,14 +140,19 @@ class ReplyShape(ABC):
             "object": kind,
             "created": self.created,
             "model": self.service.model_name,
-            "system_fingerprint": None,
-            "service_tier": None,
+            "system_fingerprint": f"mainstem-{__version__}",
+            "service_tier": "default",
         }
 
 
 async def answer(
     request: Request, generation: Generation, shape: ReplyShape, *, stream: bool, include_usage: bool
 ) -> Response:
+    """Run the generation and make the reply, in OpenAI's form with `choices`."""
+    return await send(request, generation, _ChoicesWriter(shape, include_usage=include_usage), stream=stream)
+
+
+async def send(request: Request, generation: Generation, writer: ReplyWriter, *, stream: bool) -> Response:
     """Run the generation and make the reply; the generation is closed on every path."""
     streaming = False
     try:
@@ -109,10 +160,13 @@ async def answer(
             await until_disconnect(request.receive, generation.start())
             streaming = True
             return EventStream(
-                _events(generation, shape, include_usage), close=generation.aclose, headers=_headers(generation)
+                writer.events(generation),
+                close=generation.aclose,
+                headers=_headers(generation),
+                closing=writer.closing,
+                failure=writer.failure,
             )
-        choices = await until_disconnect(request.receive, _collect(generation))
-        body = shape.whole([shape.choice(choice) for choice in shape.chosen(choices)], shape.usage(generation.usage()))
+        body = await until_disconnect(request.receive, writer.whole(generation))
         return JSONResponse(body, headers=_headers(generation))
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
@@ -126,18 +180,26 @@ def _headers(generation: Generation) -> dict[str, str]:
     return {} if cached is None else {"x-cached-tokens": cached}
 
 
-async def _collect(generation: Generation) -> list[Choice]:
-    choices = [Choice(index) for index in range(generation.num_choices)]
-    async for part in generation:
-        choices[part.choice].add(part)
-    return choices
+class _ChoicesWriter(ReplyWriter):
+    """Replies with a list of choices, one for each reply of each prompt."""
 
+    def __init__(self, shape: ReplyShape, *, include_usage: bool) -> None:
+        self._shape = shape
+        self._include_usage = include_usage
 
-async def _events(generation: Generation, shape: ReplyShape, include_usage: bool) -> AsyncGenerator[bytes]:
-    # With usage asked for, every chunk has the field, null until the last.
-    without_usage = {"usage": None} if include_usage else {}
-    async for part in generation:
-        for choice in shape.chunks(part):
-            yield event({**shape.chunk([choice]), **without_usage})
-    if include_usage:
-        yield event({**shape.chunk([]), "usage": shape.usage(generation.usage())})
+    async def whole(self, generation: Generation) -> dict[str, Any]:
+        choices = [Choice(index) for index in range(generation.num_choices)]
+        async for part in generation:
+            choices[part.choice].add(part)
+        shape = self._shape
+        return shape.whole([shape.choice(choice) for choice in shape.chosen(choices)], shape.usage(generation.usage()))
+
+    async def events(self, generation: Generation) -> AsyncGenerator[bytes]:
+        shape = self._shape
+        # With usage asked for, every chunk has the field, null until the last.
+        without_usage = {"usage": None} if self._include_usage else {}
+        async for part in generation:
+            for choice in shape.chunks(part):
+                yield event({**shape.chunk([choice]), **without_usage})
+        if self._include_usage:
+            yield event({**shape.chunk([]), "usage": shape.usage(generation.usage())})

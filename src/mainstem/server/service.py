@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from mainstem.config import ServerConfig
     from mainstem.engine import AsyncEngine
     from mainstem.server.metrics import Metrics
+    from mainstem.server.stored import ResponseStore
+    from mainstem.server.turns import Dialect
 
 
 @dataclass
@@ -22,6 +24,8 @@ class Service:
 
     Attributes:
         model_name: the one model name that clients may use.
+        dialect: how the model writes tool calls and thoughts.
+        responses: that later requests may refer to.
         created: Unix time at which the app was made, reported as the model's.
         draining: set once the server was told to stop; new generation requests are then refused.
     """
@@ -30,8 +34,15 @@ class Service:
     config: ServerConfig
     model_name: str
     metrics: Metrics
+    dialect: Dialect
+    responses: ResponseStore
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
+
+    @property
+    def caching(self) -> bool:
+        """Whether there is a prefix cache."""
+        return self.engine.config.prefix_cache != "none"
 
     @property
     def body_limit(self) -> int:

@@ -27,9 +27,15 @@ class ClientGone(Exception):
     """The client closed its connection before the reply was complete."""
 
 
-def event(value: Mapping[str, Any]) -> bytes:
-    """One server-sent event that carries a JSON object."""
-    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+def event(value: Mapping[str, Any], *, name: str | None = None) -> bytes:
+    """One server-sent event that carries a JSON object, under a name if it has one."""
+    head = b"" if name is None else f"event: {name}\n".encode()
+    return head + b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def failure_event(error: Exception) -> bytes:
+    """The last event of a stream that fails, in OpenAI's form."""
+    return event(to_api_error(error).body())
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -67,11 +73,13 @@ async def _disconnected(receive: Receive) -> None:
 class EventStream(Response):
     """Sends each event as soon as it exists; ends early, and calls `close`, when the client goes away.
 
-    An error in mid-stream becomes a last event of the form `{"error": {...}}`, because the status is already sent.
+    An error in mid-stream becomes the last event, because the status is already sent.
 
     Args:
-        events: the framed events, without the closing `[DONE]`.
+        events: the framed events, without the closing one.
         close: called once in the end, whatever happened; releases what the events come from.
+        closing: what ends a stream that went well.
+        failure: makes the last event of one that did not.
     """
 
     media_type = "text/event-stream"
@@ -82,12 +90,16 @@ class EventStream(Response):
         *,
         close: Callable[[], Awaitable[None]],
         headers: Mapping[str, str],
+        closing: bytes = DONE,
+        failure: Callable[[Exception], bytes] = failure_event,
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         # The length of a stream is unknown.
         del self.headers["content-length"]
         self._events = events
         self._close = close
+        self._closing = closing
+        self._failure = failure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         try:
@@ -105,9 +117,9 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": data, "more_body": True})
                 # With a backlog of events nothing above waits, and nobody would notice that the client has left.
                 await asyncio.sleep(0)
-            last = DONE
+            last = self._closing
         except Exception as error:
             if not isinstance(error, MainstemError):
                 logger.exception("A stream failed.")
-            last = event(to_api_error(error).body())
+            last = self._failure(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -11,12 +11,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from mainstem.errors import InvalidRequest
-from mainstem.server.chat import check_tools
 from mainstem.server.index import index_page
 from mainstem.server.prompts import decode_ids, encode_chat, encode_text, token_ids
 from mainstem.server.protocol import Objects
 from mainstem.server.service import Service
 from mainstem.server.validation import Body, read_body
+from mainstem.tokens import Conversation
+from mainstem.tokens.chat import read_messages, read_tools
 
 
 class TokenizeBody(Body):
@@ -92,10 +93,8 @@ async def _tokenize(service: Service, body: TokenizeBody) -> Any:
     if body.messages is None:
         special = body.add_special_tokens is not False
         return await encode_text(service, body.prompt or "", add_special_tokens=special, param="prompt")
-    check_tools(body.tools)
-    return await encode_chat(
-        service, body.messages, tools=body.tools, add_generation_prompt=body.add_generation_prompt is not False
-    )
+    conversation = Conversation(read_messages(body.messages), read_tools(body.tools))
+    return (await encode_chat(service, conversation, add_generation_prompt=body.add_generation_prompt is not False)).ids
 
 
 def _model(service: Service) -> dict[str, Any]:

@@ -4,8 +4,19 @@ This layer knows tokenizers, chat templates, incremental detokenization and stop
 models or requests. `transformers` is imported only when a tokenizer is loaded; torch is not needed.
 """
 
+from mainstem.tokens.conversation import Conversation, Message, Tool, ToolCall
 from mainstem.tokens.detokenize import DetokenizerStream
 from mainstem.tokens.stop import StopStrings, StopUpdate
 from mainstem.tokens.tokenizer import TokenArray, Tokenizer
 
-__all__ = ["DetokenizerStream", "StopStrings", "StopUpdate", "TokenArray", "Tokenizer"]
+__all__ = [
+    "Conversation",
+    "DetokenizerStream",
+    "Message",
+    "StopStrings",
+    "StopUpdate",
+    "TokenArray",
+    "Tokenizer",
+    "Tool",
+    "ToolCall",
+]

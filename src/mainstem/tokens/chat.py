@@ -1,94 +1,151 @@
-"""Chat messages as clients send them, made ready for a chat template.
+"""Messages and tools in the form of OpenAI's Chat Completions, read into a `Conversation`.
 
-It knows what a message may look like; it knows nothing of tokens or of any particular template.
+It is the form that `LLM.chat` takes too, and that chat templates expect. It knows nothing of tokens or of any template.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from mainstem.errors import InvalidRequest
+from mainstem.tokens.conversation import ROLES, Message, Tool, ToolCall
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-# What a template may see of a message. The rest (cache markers, ids, client extensions) must not change the prompt.
-_MESSAGE_KEYS = ("name", "tool_calls", "tool_call_id", "reasoning_content")
-_CACHE_MARKERS = ("cache_control", "prompt_cache_breakpoint")
-_TEXT_PARTS = ("text", "input_text", "output_text")
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
-def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages with plain text as content and only the keys that a template may see.
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """The messages of a chat.
 
-    Content that is a list of text parts becomes their texts joined by line breaks; None becomes empty text.
+    Keys that say nothing to the model (cache markers, ids, clients' extensions) are left out: they must not change the
+    prompt.
 
     Raises:
         InvalidRequest: naming the message that is wrong, and how.
     """
     if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
         raise InvalidRequest("messages must be a list of at least one message", param="messages")
-    return [_normalize_message(i, message) for i, message in enumerate(messages)]
+    return tuple(_message(f"messages[{i}]", message) for i, message in enumerate(messages))
 
 
-def _normalize_message(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
-    where = f"messages[{index}]"
-    if not isinstance(message, Mapping):
-        _refuse(where, "must be an object with role and content")
-    role = message.get("role")
-    if role not in ROLES:
-        _refuse(f"{where}.role", f"must be one of {', '.join(ROLES)}, got {role!r}")
-    kept = {key: message[key] for key in _MESSAGE_KEYS if message.get(key) is not None}
-    return {"role": role, "content": _content_text(f"{where}.content", message.get("content")), **kept}
+def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
+    """The tools of a chat; none if there are none.
+
+    Raises:
+        InvalidRequest: naming the tool that is no function with a name.
+    """
+    return tuple(_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools or ()))
 
 
-def without_developer(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with developer ones as system ones, for templates that do not know the newer role."""
-    return [message | {"role": "system"} if message["role"] == "developer" else message for message in messages]
+def read_function(where: str, function: Mapping[str, Any], *, schema: str = "parameters") -> Tool:
+    """A tool from the object that describes its function; `schema` is the key of its parameters.
+
+    Raises:
+        InvalidRequest: when a field has the wrong type.
+    """
+    name, description, parameters = function.get("name"), function.get("description"), function.get(schema)
+    if not isinstance(name, str) or not name:
+        refuse(f"{where}.name", "must be a string that is not empty")
+    if not isinstance(description, str | None):
+        refuse(f"{where}.description", "must be a string")
+    if not isinstance(parameters, Mapping | None):
+        refuse(f"{where}.{schema}", "must be a JSON schema, which is an object")
+    return Tool(name, description, parameters, strict=function.get("strict") is True)
 
 
-def _content_text(where: str, content: object) -> str:
+def read_parts(where: str, content: object) -> tuple[str, ...]:
+    """The texts in a message's content: a string, null, or a list of text parts.
+
+    Raises:
+        InvalidRequest: when it is something else; images, audio and files are.
+    """
     if content is None:
-        return ""
+        return ()
     if isinstance(content, str):
-        return content
+        return (content,)
     if not isinstance(content, Sequence):
-        _refuse(where, "must be a string, null or a list of parts")
-    return "\n".join(_part_text(f"{where}[{i}]", part) for i, part in enumerate(content))
+        refuse(where, "must be a string, null or a list of parts")
+    return tuple(read_part(f"{where}[{i}]", part) for i, part in enumerate(content))
 
 
-def _part_text(where: str, part: object) -> str:
+def read_part(where: str, part: object) -> str:
+    """The text of one part of a message's content.
+
+    Raises:
+        InvalidRequest: when it has none.
+    """
     if isinstance(part, str):
         return part
     if not isinstance(part, Mapping):
-        _refuse(where, 'must be an object such as {"type": "text", "text": "..."}')
+        refuse(where, 'must be an object such as {"type": "text", "text": "..."}')
     kind = part.get("type")
-    if kind not in _TEXT_PARTS:
-        _refuse(where, f"has type {kind!r}; this model reads text only")
-    text = part.get("text")
+    key = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    if key is None:
+        refuse(where, f"has type {kind!r}; this model reads text only")
+    text = part.get(key)
     if not isinstance(text, str):
-        _refuse(f"{where}.text", "must be a string")
+        refuse(f"{where}.{key}", "must be a string")
     return text
 
 
-def normalize_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Tool definitions without cache markers; None when there are none.
-
-    Raises:
-        InvalidRequest: naming the tool that is not an object.
-    """
-    if not tools:
-        return None
-    return [_without_markers(f"tools[{i}]", tool) for i, tool in enumerate(tools)]
-
-
-def _without_markers(where: str, tool: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(tool, Mapping):
-        _refuse(where, "must be an object")
-    plain = {key: value for key, value in tool.items() if key not in _CACHE_MARKERS}
-    if isinstance(plain.get("function"), Mapping):
-        plain["function"] = _without_markers(f"{where}.function", plain["function"])
-    return plain
-
-
-def _refuse(where: str, why: str) -> NoReturn:
+def refuse(where: str, why: str) -> NoReturn:
+    """Raise the error for a field."""
     raise InvalidRequest(f"{where} {why}", param=where)
+
+
+def _message(where: str, message: Mapping[str, Any]) -> Message:
+    if not isinstance(message, Mapping):
+        refuse(where, "must be an object with role and content")
+    role = message.get("role")
+    if role not in ROLES:
+        refuse(f"{where}.role", f"must be one of {', '.join(ROLES)}, got {role!r}")
+    return Message(
+        role=role,
+        parts=read_parts(f"{where}.content", message.get("content")),
+        reasoning=_text(where, message, "reasoning_content") or _text(where, message, "reasoning"),
+        tool_calls=_tool_calls(f"{where}.tool_calls", message.get("tool_calls")),
+        tool_call_id=_text(where, message, "tool_call_id"),
+        name=_text(where, message, "name"),
+    )
+
+
+def _text(where: str, message: Mapping[str, Any], key: str) -> str | None:
+    value = message.get(key)
+    if not isinstance(value, str | None):
+        refuse(f"{where}.{key}", "must be a string")
+    return value
+
+
+def _tool_calls(where: str, calls: object) -> tuple[ToolCall, ...]:
+    if calls is None:
+        return ()
+    if isinstance(calls, str) or not isinstance(calls, Sequence):
+        refuse(where, "must be a list of tool calls")
+    return tuple(_tool_call(f"{where}[{i}]", call) for i, call in enumerate(calls))
+
+
+def _tool_call(where: str, call: object) -> ToolCall:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
+        refuse(where, 'must be an object such as {"id": "...", "type": "function", "function": {...}}')
+    if not isinstance(function.get("name"), str):
+        refuse(f"{where}.function.name", "must be a string")
+    arguments = function.get("arguments")
+    if isinstance(arguments, Mapping):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    if not isinstance(arguments, str | None):
+        refuse(f"{where}.function.arguments", "must be JSON text")
+    call_id = call.get("id")
+    if not isinstance(call_id, str | None):
+        refuse(f"{where}.id", "must be a string")
+    return ToolCall(call_id or "", function["name"], arguments or "{}")
+
+
+def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
+    if not isinstance(tool, Mapping):
+        refuse(where, "must be an object")
+    function = tool.get("function")
+    if tool.get("type", "function") != "function" or not isinstance(function, Mapping):
+        refuse(where, "must be of the form {'type': 'function', 'function': {...}}")
+    return read_function(f"{where}.function", function)

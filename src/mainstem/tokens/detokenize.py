@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import ModelLoadError
@@ -96,13 +96,20 @@ class DetokenizerStream:
         token_bytes: of the vocabulary.
         skip_special_tokens: leave out tokens such as end-of-turn marks.
         continuation: the ids go on from earlier text, so that a space they begin with stays.
+        spoken: special tokens that are not left out.
     """
 
     def __init__(
-        self, token_bytes: TokenBytes, *, skip_special_tokens: bool = True, continuation: bool = False
+        self,
+        token_bytes: TokenBytes,
+        *,
+        skip_special_tokens: bool = True,
+        continuation: bool = False,
+        spoken: Collection[int] = (),
     ) -> None:
         self._token_bytes = token_bytes
-        self._skipped: frozenset[int] = token_bytes.special_ids if skip_special_tokens else frozenset()
+        skipped: frozenset[int] = token_bytes.special_ids if skip_special_tokens else frozenset()
+        self._skipped = skipped.difference(spoken)
         self._strip = token_bytes.strips_leading_space and not continuation
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 

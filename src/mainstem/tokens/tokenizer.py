@@ -7,7 +7,7 @@ use one `Tokenizer` at once. It knows nothing of the model's weights.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainstem.errors import InvalidRequest, ModelLoadError
-from mainstem.tokens.chat import normalize_messages, normalize_tools, without_developer
+from mainstem.tokens.chat import read_messages, read_tools
+from mainstem.tokens.conversation import Conversation
 from mainstem.tokens.detokenize import DetokenizerStream, TokenBytes, decode_all
 from mainstem.tokens.quiet import quiet_transformers
-from mainstem.tokens.templates import CHATML_WITH_TOOLS
+from mainstem.tokens.rendering import ChatTemplate
 
 TokenArray: TypeAlias = NDArray[np.int32]
 
@@ -37,7 +38,8 @@ class Tokenizer:
     Attributes:
         eos_token_ids: ids that end a reply.
         vocab_size: ids below it are valid; at least as many as the model has logits.
-        has_chat_template: whether chats can be rendered.
+        special_ids: ids of tokens that are marks and not text.
+        chat: the chat template, and what is known of it.
     """
 
     def __init__(self, loaded: Any, *, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
@@ -47,13 +49,12 @@ class Tokenizer:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._bytes = TokenBytes(self._backend)
+        self.special_ids = self._bytes.special_ids
         self.vocab_size = max(vocab_size, self._backend.get_vocab_size(with_added_tokens=True))
         ends = (self._backend.token_to_id(token) for token in _END_OF_TURN)
-        self.eos_token_ids = frozenset(eos_token_ids) | {
-            i for i in ends if i is not None and i in self._bytes.special_ids
-        }
-        self._speaks_chatml = all(self._backend.token_to_id(t) is not None for t in ("<|im_start|>", "<|im_end|>"))
-        self.has_chat_template = bool(loaded.chat_template) or self._speaks_chatml
+        self.eos_token_ids = frozenset(eos_token_ids) | {i for i in ends if i is not None and i in self.special_ids}
+        speaks_chatml = all(self._backend.token_to_id(t) is not None for t in ("<|im_start|>", "<|im_end|>"))
+        self.chat = ChatTemplate(loaded, speaks_chatml=speaks_chatml)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -110,13 +111,28 @@ class Tokenizer:
         """Bytes that a token stands for, which may be part of a character."""
         return self._bytes[token_id]
 
+    def special_id(self, text: str) -> int | None:
+        """Id of the special token that is written like this; None if there is none."""
+        token_id: int | None = self._backend.token_to_id(text)
+        return token_id if token_id in self.special_ids else None
+
     def token_text(self, token_id: int) -> str:
         """A token by itself, as text; U+FFFD where it is part of a character."""
         return self._bytes[token_id].decode("utf-8", "replace")
 
-    def stream(self, *, skip_special_tokens: bool = True, continuation: bool = False) -> DetokenizerStream:
-        """A new detokenizer for one reply; `continuation` keeps the space that a SentencePiece text begins with."""
-        return DetokenizerStream(self._bytes, skip_special_tokens=skip_special_tokens, continuation=continuation)
+    def stream(
+        self, *, skip_special_tokens: bool = True, continuation: bool = False, spoken: Collection[int] = ()
+    ) -> DetokenizerStream:
+        """A new detokenizer for one reply.
+
+        Args:
+            skip_special_tokens: leave out tokens such as end-of-turn marks.
+            continuation: keep the space that a SentencePiece text begins with.
+            spoken: special tokens that are not left out.
+        """
+        return DetokenizerStream(
+            self._bytes, skip_special_tokens=skip_special_tokens, continuation=continuation, spoken=spoken
+        )
 
     def render_chat(
         self,
@@ -125,7 +141,7 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """The prompt that the model's chat template makes of messages and tools.
+        """The prompt that the model's chat template makes of messages and tools, both as in Chat Completions.
 
         Where the model's template leaves out tools, or there is none, and the model speaks ChatML, the built-in
         template takes its place. Text of special tokens inside a message is not escaped, as in `transformers`.
@@ -133,23 +149,8 @@ class Tokenizer:
         Raises:
             InvalidRequest: when a message is malformed, or the template refuses the conversation.
         """
-        plain, plain_tools = normalize_messages(messages), normalize_tools(tools)
-        try:
-            template = self._template_for(uses_tools=bool(plain_tools) or any("tool_calls" in m for m in plain))
-            rendered = self._loaded.apply_chat_template(
-                plain if "developer" in template else without_developer(plain),
-                tools=plain_tools,
-                chat_template=template,
-                add_generation_prompt=add_generation_prompt,
-                tokenize=False,
-            )
-        except InvalidRequest:
-            raise
-        except Exception as error:  # a template is a program: what it raises depends on what it does with the messages
-            raise InvalidRequest(
-                f"The model's chat template does not accept these messages: {error}", param="messages"
-            ) from error
-        return str(rendered)
+        conversation = Conversation(read_messages(messages), read_tools(tools))
+        return self.chat.render(conversation, add_generation_prompt=add_generation_prompt)
 
     def encode_chat(
         self,
@@ -164,17 +165,6 @@ class Tokenizer:
             InvalidRequest: as `render_chat`, or when a text is not valid Unicode.
         """
         return self.encode(self.render_chat(messages, tools=tools, add_generation_prompt=add_generation_prompt))
-
-    def _template_for(self, *, uses_tools: bool) -> str:
-        if self._loaded.chat_template:
-            template: str = self._loaded.get_chat_template(tools=[{}] if uses_tools else None)
-            if not uses_tools or "tools" in template or not self._speaks_chatml:
-                return template
-        elif not self._speaks_chatml:
-            raise InvalidRequest(
-                "This model has no chat template. Send a plain prompt to /v1/completions instead.", param="messages"
-            )
-        return CHATML_WITH_TOOLS
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> TokenArray:
         try:

@@ -1,0 +1,109 @@
+"""`POST /v1/chat/completions/render`: the prompt that a chat request would have, without a reply.
+
+Says which part of the prompt comes from which field, so that one can see where two prompts part. It starts nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from mainstem.server.chat import read_turn
+from mainstem.server.protocol import ChatBody
+from mainstem.server.service import Service
+from mainstem.server.turns import prepare
+from mainstem.server.validation import read_body
+from mainstem.tokens import Conversation, Tokenizer
+
+TEMPLATE = "template"
+
+
+class Piece(NamedTuple):
+    """A stretch of the prompt's text, and the field it comes from; `template` for what the template adds."""
+
+    source: str
+    start: int
+    stop: int
+
+
+def router(service: Service) -> APIRouter:
+    """The route, bound to a service."""
+    routes = APIRouter()
+
+    @routes.post("/v1/chat/completions/render")
+    async def render(request: Request) -> Response:
+        body = await read_body(request, ChatBody, limit=service.body_limit)
+        service.check_model(body.model)
+        turn = read_turn(service, body)
+        ready = await prepare(service, turn)
+        text = ready.prompt.text or ""
+        ids = ready.prompt.ids.tolist()
+        ends = token_ends(service.engine.tokenizer, ids, text)
+        return JSONResponse(
+            {
+                "object": "chat.completion.render",
+                "model": service.model_name,
+                "prompt": text,
+                "token_ids": ids,
+                "count": len(ids),
+                "max_model_len": service.engine.max_model_len,
+                "parts": [_part(piece, text, ends) for piece in pieces(turn.conversation, text)],
+                "grammar": ready.params.grammar,
+            }
+        )
+
+    return routes
+
+
+def pieces(conversation: Conversation, prompt: str) -> Iterator[Piece]:
+    """The prompt's text in pieces, without a gap; texts that the template changed count as the template's."""
+    at = 0
+    for source, text in _sources(conversation):
+        found = prompt.find(text, at) if text else -1
+        if found < 0:
+            continue
+        if found > at:
+            yield Piece(TEMPLATE, at, found)
+        at = found + len(text)
+        yield Piece(source, found, at)
+    if at < len(prompt):
+        yield Piece(TEMPLATE, at, len(prompt))
+
+
+def token_ends(tokenizer: Tokenizer, ids: list[int], text: str) -> list[int]:
+    """For each token, how many characters of the text it and those before it make.
+
+    A character in pieces counts with its last token. Where the tokens do not spell the text to the byte, as with
+    tokenizers that normalise it, the last token ends where the text does.
+    """
+    ends, size = [], 0
+    for token_id in ids:
+        # Every character has one byte that does not continue another.
+        size += sum(byte & 0xC0 != 0x80 for byte in tokenizer.token_bytes(token_id))
+        ends.append(min(size, len(text)))
+    return ends
+
+
+def _sources(conversation: Conversation) -> Iterator[tuple[str, str]]:
+    for i, message in enumerate(conversation.messages):
+        if message.reasoning:
+            yield f"messages[{i}].reasoning_content", message.reasoning
+        # Templates strip texts, but do not change what is within.
+        yield f"messages[{i}].content", message.text.strip()
+        for j, call in enumerate(message.tool_calls):
+            yield f"messages[{i}].tool_calls[{j}].function.name", call.name
+            yield f"messages[{i}].tool_calls[{j}].function.arguments", call.arguments
+
+
+def _part(piece: Piece, text: str, ends: list[int]) -> dict[str, Any]:
+    return {
+        "source": piece.source,
+        "text": text[piece.start : piece.stop],
+        "characters": [piece.start, piece.stop],
+        "tokens": [bisect_left(ends, piece.start + 1), bisect_left(ends, piece.stop + 1)],
+    }

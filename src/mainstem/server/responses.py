@@ -1,0 +1,334 @@
+"""`/v1/responses`: OpenAI's conversations as lists of items, which the server may remember.
+
+Knows the fields of this API and what its items say: it is the translation of this API's requests. Its replies are in
+`response_objects`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from mainstem.errors import InvalidRequest
+from mainstem.params import MAX_LOGPROBS, SamplingParams
+from mainstem.server.auth import tenant_of
+from mainstem.server.errors import ApiError
+from mainstem.server.generation import Generation
+from mainstem.server.protocol import Objects, namespace_of
+from mainstem.server.replies import send
+from mainstem.server.response_objects import ResponseWriter
+from mainstem.server.service import Service
+from mainstem.server.stored import StoredResponse
+from mainstem.server.turns import ANY_OBJECT, Turn, naming_schema, prepare
+from mainstem.server.validation import Body, read_body
+from mainstem.tokens import Conversation, Message, Tool, ToolCall
+from mainstem.tokens.chat import read_function, read_parts, refuse
+from mainstem.tools import ToolChoice
+
+INCLUDED_LOGPROBS = "message.output_text.logprobs"
+_UNSUPPORTED = ("background", "conversation", "prompt", "max_tool_calls")
+
+
+class ResponsesBody(Body):
+    """Body of `POST /v1/responses`."""
+
+    model: str
+    input: Any
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: Objects | None = Field(None, fail_fast=True)
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    text: dict[str, Any] | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    top_logprobs: int | None = None
+    include: list[str] | None = Field(None, fail_fast=True)
+    reasoning: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    truncation: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: str | None = None
+    background: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    max_tool_calls: Any = None
+    cache_salt: str | None = None
+    seed: int | None = None
+
+
+def router(service: Service) -> APIRouter:
+    """The routes, bound to a service."""
+    routes = APIRouter()
+
+    @routes.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        service.check_open()
+        body = await read_body(request, ResponsesBody, limit=service.body_limit)
+        service.check_model(body.model)
+        tenant = tenant_of(request)
+        earlier = _earlier(service, tenant, body.previous_response_id)
+        new = read_input(body.input)
+        turn = read_turn(service, body, (*earlier, *new))
+        namespace = namespace_of(body.cache_salt, tenant)
+        ready = await prepare(service, turn)
+
+        def keep(response: dict[str, Any], said: Message) -> None:
+            if body.store is not False:
+                size = sum(_size(message) for message in (*new, said))
+                stored = StoredResponse(response, (*earlier, *new, said), size)
+                service.responses.add(tenant, response["id"], stored)
+
+        writer = ResponseWriter(service, _echo(body), ready, top_logprobs=_logprobs(body), keep=keep)
+        with naming_schema(turn, schema_param="text.format.schema"):
+            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id)
+            return await send(request, generation, writer, stream=bool(body.stream))
+
+    @routes.get("/v1/responses/{response_id}")
+    async def get_response(request: Request, response_id: str) -> Response:
+        stored = service.responses.get(tenant_of(request), response_id)
+        if stored is None:
+            raise _unknown(response_id)
+        return JSONResponse(stored.body)
+
+    @routes.delete("/v1/responses/{response_id}")
+    async def delete_response(request: Request, response_id: str) -> Response:
+        if not service.responses.drop(tenant_of(request), response_id):
+            raise _unknown(response_id)
+        return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+
+    @routes.post("/v1/responses/{path:path}")
+    async def not_here(request: Request) -> Response:
+        # Without this one, the routes above would say that the path exists and only takes another method.
+        message = f"There is no POST {request.scope['path'][:200]} here; GET / lists what there is."
+        raise ApiError(404, message, code="unknown_url")
+
+    return routes
+
+
+def read_turn(service: Service, body: ResponsesBody, messages: tuple[Message, ...]) -> Turn:
+    """What the body asks for, at the end of these messages.
+
+    Raises:
+        InvalidRequest: naming a field that cannot be served.
+    """
+    for name in _UNSUPPORTED:
+        if getattr(body, name) not in (None, False):
+            raise InvalidRequest(f"{name} is not supported; leave it out", param=name)
+    if body.truncation not in (None, "disabled", "auto"):
+        raise InvalidRequest("truncation must be 'disabled' or 'auto'", param="truncation")
+    if body.max_output_tokens is not None and body.max_output_tokens < 1:
+        raise InvalidRequest(
+            f"max_output_tokens must be at least 1, got {body.max_output_tokens}", param="max_output_tokens"
+        )
+    if body.instructions is not None:
+        # They are not remembered, so that a later request can change them.
+        messages = (Message(role="system", parts=(body.instructions,)), *messages)
+    fields = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
+    given = {name: getattr(body, name) for name in fields if getattr(body, name) is not None}
+    wanted = body.max_output_tokens or service.config.default_max_tokens or None
+    params = SamplingParams(
+        max_tokens=None if wanted is None else min(wanted, service.engine.max_model_len),
+        logprobs=_logprobs(body),
+        **given,
+    )
+    return Turn(
+        conversation=Conversation(messages, tuple(_tool(f"tools[{i}]", t) for i, t in enumerate(body.tools or ()))),
+        params=params,
+        choice=_tool_choice(body.tool_choice, parallel=body.parallel_tool_calls is not False),
+        schema=_schema(body.text),
+    )
+
+
+def read_input(value: Any) -> tuple[Message, ...]:
+    """The messages in `input`: a text of the user's, or a list of items.
+
+    Items that belong to one turn of the assistant's (its thoughts, what it said and called) become one message.
+
+    Raises:
+        InvalidRequest: naming the item that is wrong, or not supported.
+    """
+    if isinstance(value, str):
+        return (Message(role="user", parts=(value,)),)
+    if not isinstance(value, list) or not value:
+        refuse("input", "must be a string or a list of at least one item")
+    messages: list[Message] = []
+    for i, item in enumerate(value):
+        message = _item(f"input[{i}]", item)
+        before = messages[-1] if messages else None
+        if before is not None and before.role == message.role == "assistant" and _goes_on(before, message):
+            messages[-1] = _merged(before, message)
+        else:
+            messages.append(message)
+    return tuple(messages)
+
+
+def _item(where: str, item: Any) -> Message:
+    if not isinstance(item, Mapping):
+        refuse(where, "must be an object")
+    match item:
+        case {"type": "function_call", "call_id": str() as call_id, "name": str() as name, "arguments": str() as text}:
+            return Message(role="assistant", tool_calls=(ToolCall(call_id, name, text),))
+        case {"type": "function_call_output", "call_id": str() as call_id, "output": output}:
+            return Message(role="tool", parts=read_parts(f"{where}.output", output), tool_call_id=call_id)
+        case {"type": "reasoning"}:
+            return Message(role="assistant", reasoning=_thoughts(item))
+        case {"role": "user" | "system" | "developer" | "assistant" as role} if item.get("type") in (None, "message"):
+            return Message(role=role, parts=read_parts(f"{where}.content", item.get("content")))
+    kind = item.get("type")
+    if kind in ("function_call", "function_call_output"):
+        refuse(where, f"is a {kind} that lacks a field, or has one of the wrong type")
+    raise InvalidRequest(
+        f"{where} has type {kind!r} and role {item.get('role')!r}; messages, function calls, their outputs and "
+        "reasoning are supported",
+        param=where,
+    )
+
+
+def _thoughts(item: Mapping[str, Any]) -> str | None:
+    """What a reasoning item says; its summary where it does not have the thoughts themselves."""
+    for key in ("content", "summary"):
+        parts = item.get(key)
+        if isinstance(parts, list) and parts:
+            texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+            return "\n".join(text for text in texts if isinstance(text, str))
+    return None
+
+
+def _goes_on(before: Message, message: Message) -> bool:
+    """Whether a message is of the same turn as the one before: thoughts come first, then what is said, then calls."""
+    if message.reasoning is not None:
+        return False
+    return not (message.parts and (before.parts or before.tool_calls))
+
+
+def _merged(before: Message, message: Message) -> Message:
+    return Message(
+        role="assistant",
+        parts=before.parts + message.parts,
+        reasoning=before.reasoning,
+        tool_calls=before.tool_calls + message.tool_calls,
+    )
+
+
+def _size(message: Message) -> int:
+    said = sum(map(len, message.parts)) + len(message.reasoning or "")
+    return said + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+
+
+def _earlier(service: Service, tenant: tuple[str, ...], response_id: str | None) -> tuple[Message, ...]:
+    if response_id is None:
+        return ()
+    stored = service.responses.get(tenant, response_id)
+    if stored is None:
+        raise ApiError(
+            400,
+            f"The response '{response_id[:100]}' is not known here: it was never stored, or made room for later ones.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return stored.messages
+
+
+def _unknown(response_id: str) -> ApiError:
+    return ApiError(404, f"The response '{response_id[:100]}' is not known here.", code="response_not_found")
+
+
+def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
+    if tool.get("type") != "function":
+        refuse(f"{where}.type", f"is {tool.get('type')!r}; only function tools are supported")
+    return read_function(where, tool)
+
+
+def _tool_choice(value: Any, *, parallel: bool) -> ToolChoice:
+    match value:
+        case None | "auto" | "none" | "required":
+            return ToolChoice(value or "auto", parallel=parallel)
+        case {"type": "function", "name": str() as name}:
+            return ToolChoice("required", (name,), parallel=False)
+        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*tools]}:
+            return ToolChoice(mode, tuple(_name_of_tool(tool) for tool in tools), parallel=parallel)
+    raise InvalidRequest(
+        "tool_choice must be 'auto', 'none', 'required' or {'type': 'function', 'name': '...'}", param="tool_choice"
+    )
+
+
+def _name_of_tool(tool: Any) -> str:
+    match tool:
+        case {"name": str() as name}:
+            return name
+    raise InvalidRequest("tool_choice lists a tool without a name", param="tool_choice")
+
+
+def _schema(text: dict[str, Any] | None) -> Mapping[str, Any] | None:
+    match (text or {}).get("format"):
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return ANY_OBJECT
+        case {"type": "json_schema", "schema": dict() as schema}:
+            return schema
+    raise InvalidRequest(
+        "text.format must have type 'text', 'json_object' or 'json_schema', the last with a schema", param="text.format"
+    )
+
+
+def _logprobs(body: ResponsesBody) -> int | None:
+    if INCLUDED_LOGPROBS not in (body.include or ()) and not body.top_logprobs:
+        return None
+    top = body.top_logprobs or 0
+    if not 0 <= top <= MAX_LOGPROBS:
+        raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}, got {top}", param="top_logprobs")
+    return top
+
+
+def _echo(body: ResponsesBody) -> dict[str, Any]:
+    """The fields of a response that repeat the request."""
+    reasoning = body.reasoning or {}
+    text = body.text or {}
+    return {
+        "instructions": body.instructions,
+        "previous_response_id": body.previous_response_id,
+        "tools": [_echo_of_tool(tool) for tool in body.tools or ()],
+        "tool_choice": body.tool_choice or "auto",
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "text": {**text, "format": text.get("format") or {"type": "text"}},
+        "max_output_tokens": body.max_output_tokens,
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "presence_penalty": body.presence_penalty or 0.0,
+        "frequency_penalty": body.frequency_penalty or 0.0,
+        "top_logprobs": body.top_logprobs or 0,
+        "truncation": body.truncation or "disabled",
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "store": body.store is not False,
+        "metadata": body.metadata or {},
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
+        "user": body.user,
+        "service_tier": "default",
+        "background": False,
+        "max_tool_calls": None,
+    }
+
+
+def _echo_of_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": tool["name"],
+        "description": tool.get("description"),
+        "parameters": tool.get("parameters"),
+        "strict": tool.get("strict") is True,
+    }

@@ -1,0 +1,201 @@
+"""Chat templates: from a conversation to the text of its prompt, and what a template does, found by rendering with it.
+
+Templates are programs that come with models. What one expects and writes is learnt from small probe conversations,
+never from the model's name. It knows nothing of token ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from mainstem.errors import InvalidRequest
+from mainstem.tokens.conversation import Conversation, Message, Tool, ToolCall
+from mainstem.tokens.templates import CHATML_WITH_TOOLS
+
+_ASKED = Message(role="user", parts=("probe question",))
+_PROBE_TOOL = Tool("probe_tool", "A probe.", {"type": "object", "properties": {"probe_key": {"type": "string"}}})
+_PROBE_ARGUMENTS = '{"probe_key": "probe value"}'
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
+
+
+class Marks(NamedTuple):
+    """The texts around something in a reply."""
+
+    start: str
+    end: str
+
+
+_REASONING_MARKS = (Marks("<think>", "</think>"), Marks("[THINK]", "[/THINK]"))
+
+
+class ChatTemplate:
+    """A model's chat template, or the built-in one where the model's own does not do.
+
+    Args:
+        loaded: the `transformers` tokenizer that carries the template, if there is one.
+        speaks_chatml: the model has ChatML's tokens, so that the built-in template may take over.
+    """
+
+    def __init__(self, loaded: Any, *, speaks_chatml: bool) -> None:
+        self._loaded = loaded
+        self._speaks_chatml = speaks_chatml
+
+    @property
+    def exists(self) -> bool:
+        """Whether chats can be rendered at all."""
+        return bool(self._loaded.chat_template) or self._speaks_chatml
+
+    @cached_property
+    def mentions_tools(self) -> bool:
+        """Whether the model's own template puts the tools it is given into the prompt."""
+        return _PROBE_TOOL.name in (self._probe((_ASKED,), (_PROBE_TOOL,), self._own(uses_tools=True)) or "")
+
+    @cached_property
+    def call_example(self) -> str:
+        """How a reply that calls `probe_tool` with `probe_key` is written in the history; empty if it cannot be."""
+        return self._rendered_call(as_objects=self._arguments_as_objects) or ""
+
+    @cached_property
+    def reasoning_marks(self) -> Marks | None:
+        """The marks around a model's thoughts, where its template knows of thoughts."""
+        source = self._own(uses_tools=False) or ""
+        return next((marks for marks in _REASONING_MARKS if marks.end in source), None)
+
+    def render(self, conversation: Conversation, *, add_generation_prompt: bool = True) -> str:
+        """The prompt of a conversation. Text of special tokens inside a message is not escaped, as in `transformers`.
+
+        Raises:
+            InvalidRequest: when the template refuses the conversation.
+        """
+        uses_tools = bool(conversation.tools) or any(message.tool_calls for message in conversation.messages)
+        template = self._template_for(uses_tools=uses_tools)
+        messages = [
+            self._as_template_sees(message, template, as_objects=uses_tools and self._arguments_as_objects)
+            for message in conversation.messages
+        ]
+        try:
+            return self._apply(
+                template,
+                messages,
+                conversation.tools,
+                add_generation_prompt=add_generation_prompt and not conversation.continues_last,
+                continue_final_message=conversation.continues_last,
+            )
+        except Exception as error:  # a template is a program: what it raises depends on what it does with the messages
+            raise InvalidRequest(
+                f"The model's chat template does not accept these messages: {error}", param="messages"
+            ) from error
+
+    def _own(self, *, uses_tools: bool) -> str | None:
+        if not self._loaded.chat_template:
+            return None
+        template: str = self._loaded.get_chat_template(tools=[{}] if uses_tools else None)
+        return template
+
+    def _template_for(self, *, uses_tools: bool) -> str:
+        own = self._own(uses_tools=uses_tools)
+        if own is not None and (not uses_tools or not self._speaks_chatml or self.mentions_tools):
+            return own
+        if not self._speaks_chatml:
+            raise InvalidRequest(
+                "This model has no chat template. Send a plain prompt to /v1/completions instead.", param="messages"
+            )
+        return CHATML_WITH_TOOLS
+
+    def _as_template_sees(self, message: Message, template: str, *, as_objects: bool) -> dict[str, Any]:
+        role = "system" if message.role == "developer" and "developer" not in template else message.role
+        seen: dict[str, Any] = {"role": role, "content": message.text}
+        if message.name is not None:
+            seen["name"] = message.name
+        if message.reasoning is not None:
+            seen["reasoning_content"] = message.reasoning
+        if message.tool_call_id is not None:
+            seen["tool_call_id"] = self._id(message.tool_call_id)
+        if message.tool_calls:
+            seen["tool_calls"] = [self._call(call, as_objects=as_objects) for call in message.tool_calls]
+        return seen
+
+    def _call(self, call: ToolCall, *, as_objects: bool) -> dict[str, Any]:
+        arguments = _as_object(call.arguments) if as_objects else call.arguments
+        return {
+            "id": self._id(call.id),
+            "type": "function",
+            "function": {"name": call.name, "arguments": arguments},
+        }
+
+    def _id(self, call_id: str) -> str:
+        """The id as the template takes it; some insist on nine letters and digits."""
+        if not self._ids_are_short or _SHORT_ID.fullmatch(call_id):
+            return call_id
+        return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
+
+    @cached_property
+    def _ids_are_short(self) -> bool:
+        return (
+            self._rendered_call(as_objects=True, call_id="probe-call-id") is None
+            and self._rendered_call(as_objects=True, call_id="probe1234") is not None
+        )
+
+    @cached_property
+    def _arguments_as_objects(self) -> bool:
+        """Whether the template spoils arguments given as text, as one does that encodes them once more."""
+        rendered = self._rendered_call(as_objects=False)
+        return rendered is None or _PROBE_ARGUMENTS not in rendered
+
+    def _rendered_call(self, *, as_objects: bool, call_id: str = "probe1234") -> str | None:
+        """A conversation that ends in a call, without what the same one renders to before the call."""
+        function = {"name": _PROBE_TOOL.name, "arguments": _as_object(_PROBE_ARGUMENTS)}
+        if not as_objects:
+            function["arguments"] = _PROBE_ARGUMENTS
+        call = {"id": call_id, "type": "function", "function": function}
+        asked = {"role": "user", "content": _ASKED.text}
+        answered = {"role": "assistant", "content": "", "tool_calls": [call]}
+        try:
+            template = self._template_for(uses_tools=True)
+            before = self._apply(template, [asked], (_PROBE_TOOL,), add_generation_prompt=True)
+            whole = self._apply(template, [asked, answered], (_PROBE_TOOL,), add_generation_prompt=False)
+        except Exception:  # a template that cannot do it says so in its own way
+            return None
+        shared = next((i for i, (a, b) in enumerate(zip(before, whole, strict=False)) if a != b), len(before))
+        return whole[shared:]
+
+    def _probe(self, messages: tuple[Message, ...], tools: tuple[Tool, ...], template: str | None) -> str | None:
+        if template is None:
+            return None
+        try:
+            plain = [{"role": message.role, "content": message.text} for message in messages]
+            return self._apply(template, plain, tools, add_generation_prompt=True)
+        except Exception:  # as above
+            return None
+
+    def _apply(
+        self,
+        template: str,
+        messages: list[dict[str, Any]],
+        tools: tuple[Tool, ...],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool = False,
+    ) -> str:
+        rendered = self._loaded.apply_chat_template(
+            messages,
+            tools=[tool.definition() for tool in tools] or None,
+            chat_template=template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tokenize=False,
+        )
+        return str(rendered)
+
+
+def _as_object(arguments: str) -> Any:
+    """The arguments as templates take them; as they are when they are no JSON object."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments

@@ -1,0 +1,1 @@
+"""Real agent frameworks against a server with the embedded model; see `run`."""

@@ -1,0 +1,86 @@
+"""An engine that remembers what it was asked and what it said, and what that says about the cache."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mainstem.engine import AsyncEngine
+from mainstem.engine.outputs import RequestOutput
+from mainstem.params import SamplingParams
+from mainstem.tree import Namespace, TokenArray
+
+
+@dataclass
+class Exchange:
+    """One request and its reply."""
+
+    prompt: TokenArray
+    reply: list[int] = field(default_factory=list)
+    cached: int = 0
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and reply."""
+        return [*self.prompt.tolist(), *self.reply]
+
+
+class RecordingEngine(AsyncEngine):
+    """Remembers every exchange, in the order of arrival."""
+
+    exchanges: list[Exchange]
+
+    async def generate(
+        self,
+        prompt: TokenArray,
+        params: SamplingParams,
+        *,
+        namespace: Namespace = (),
+        request_id: str | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        exchange = Exchange(np.array(prompt))
+        self.exchanges.append(exchange)
+        async for output in super().generate(prompt, params, namespace=namespace, request_id=request_id):
+            exchange.reply += output.token_ids
+            exchange.cached = output.usage.cached_tokens
+            yield output
+
+
+class Reuse(NamedTuple):
+    """What a request found of the exchange before it.
+
+    Attributes:
+        cached: prompt tokens that were not computed.
+        wanted: tokens of the exchange before, short of the last, which was never computed.
+        kept: how many of that exchange's tokens this prompt begins with.
+        replaced: text that the exchange before has from there on, and this prompt has not in these tokens.
+        instead: what this prompt has there.
+    """
+
+    cached: int
+    wanted: int
+    kept: int
+    replaced: str
+    instead: str
+
+    @property
+    def is_same_text(self) -> bool:
+        """The client sent the same text again, and only its tokens are other ones than were generated."""
+        return self.instead.startswith(self.replaced)
+
+
+def reuse(engine: AsyncEngine, before: Exchange, now: Exchange) -> Reuse:
+    """Compare two exchanges that follow one another."""
+    earlier, later = before.tokens, now.prompt.tolist()
+    kept = next((i for i, (a, b) in enumerate(zip(earlier, later, strict=False)) if a != b), len(earlier))
+    decode: Any = engine.tokenizer.decode
+    return Reuse(
+        now.cached,
+        len(earlier) - 1,
+        kept,
+        decode(earlier[kept:], skip_special_tokens=False),
+        decode(later[kept:], skip_special_tokens=False),
+    )
