@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,8 @@ def test_the_pool_is_what_the_weights_leave() -> None:
     assert cost("llama-3.1-70b", "h100").pool_tokens() == 0
 
 
-def test_shares_outside_of_the_possible_are_refused() -> None:
-    for wrong in ({"gemm": 0.0}, {"attention": 1.1}, {"step_overhead_s": -1.0}):
-        with pytest.raises(ConfigError):
-            replace(GPU_EFFICIENCY, **wrong)
+@pytest.mark.parametrize(("name", "value"), [("gemm", 0.0), ("attention", 1.1), ("step_overhead_s", -1.0)])
+def test_shares_outside_of_the_possible_are_refused(name: str, value: float) -> None:
+    changes: dict[str, Any] = {name: value}
+    with pytest.raises(ConfigError):
+        replace(GPU_EFFICIENCY, **changes)

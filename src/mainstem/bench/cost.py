@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mainstem.bench.drive import Seconds
 from mainstem.bench.hardware import Efficiency, Hardware
 from mainstem.bench.limits import Limits
+from mainstem.bench.machines import Seconds
 from mainstem.bench.shapes import ModelSizes
 from mainstem.scheduler import SchedulerOutput
 
