@@ -20,8 +20,8 @@ import numpy as np
 
 from mainstem.bench.cost import RooflineCost
 from mainstem.bench.distinct import endless_cache
-from mainstem.bench.drive import CallRecord, require_fit
-from mainstem.bench.replay import ReplayResult, replay
+from mainstem.bench.drive import CallRecord, drive, require_fit
+from mainstem.bench.machines import VirtualMachine
 from mainstem.bench.run import make_cache
 from mainstem.bench.workload import Workload
 from mainstem.bench.workloads.agent import (
@@ -202,12 +202,15 @@ def simulate_load(
         ended += 1
         on_end(f"{arm}, {workload.num_sessions} agents", ended, len(workload.calls))
 
-    result = replay(workload, scheduler, cost, on_end=count)
-    return _load_result(arm, workload, result, scheduler.cache.stats().evicted, setting.price_per_hour)
+    machine = VirtualMachine(scheduler, vocab_size=workload.vocab_size, step_seconds=cost)
+    records = drive(workload, machine, count, watch_memory=False).records
+    return _load_result(arm, workload, records, machine, setting.price_per_hour)
 
 
-def _load_result(arm: str, workload: Workload, result: ReplayResult, evicted: int, price_per_hour: float) -> LoadResult:
-    records = result.records
+def _load_result(
+    arm: str, workload: Workload, records: Sequence[CallRecord], machine: VirtualMachine, price_per_hour: float
+) -> LoadResult:
+    seconds = machine.now
     prompt = sum(record.prompt_tokens for record in records)
     new = int(endless_cache(workload, [record.reply for record in records]).new.sum())
     return LoadResult(
@@ -217,11 +220,11 @@ def _load_result(arm: str, workload: Workload, result: ReplayResult, evicted: in
         reuse=sum(record.cached_tokens for record in records) / prompt,
         ceiling=1 - new / prompt,
         amplification=sum(record.prefilled_tokens for record in records) / new,
-        evicted=evicted,
+        evicted=machine.scheduler.cache.stats().evicted,
         preemptions=sum(record.preemptions for record in records),
-        seconds=result.seconds,
-        busy=result.busy_s / result.seconds,
-        task_cost=price_per_hour / SECONDS_PER_HOUR * result.seconds / workload.num_sessions,
+        seconds=seconds,
+        busy=machine.busy_s / seconds,
+        task_cost=price_per_hour / SECONDS_PER_HOUR * seconds / workload.num_sessions,
     )
 
 

@@ -20,7 +20,7 @@ from mainstem.bench.cost import RooflineCost
 from mainstem.bench.drive import CallRecord, drive
 from mainstem.bench.hardware import Efficiency, Hardware
 from mainstem.bench.limits import measure_limits
-from mainstem.bench.replay import replay
+from mainstem.bench.machines import VirtualMachine
 from mainstem.bench.run import EngineArms, make_cache
 from mainstem.bench.shapes import ModelSizes
 from mainstem.bench.workload import Call, Workload
@@ -237,7 +237,8 @@ def validate(
             max_num_seqs=config.max_num_seqs,
             max_model_len=cost.sizes.max_position,
         )
-        predicted[name] = replay(workload, scheduler, cost).records
+        machine = VirtualMachine(scheduler, vocab_size=workload.vocab_size, step_seconds=cost)
+        predicted[name] = drive(workload, machine).records
     return _compare(workload, predicted, measured)
 
 

@@ -101,13 +101,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 # The arm is chosen by --arms.
-_LEFT_OUT = ("prefix_cache",)
+_LEFT_OUT = ("prefix_cache", "block_size")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, or validate."""
-    require_extras("bench")
     require_bench_extras("bench")
+    if arguments.validate:
+        require_extras("bench")
     if arguments.out is not None:
         try:
             arguments.out.mkdir(parents=True, exist_ok=True)

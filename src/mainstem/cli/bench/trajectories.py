@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mainstem.bench.drive import drive
 from mainstem.bench.run import ARMS, ArmRun, EngineArms, VirtualArms, ample_pool, parse_arms, run_arms
 from mainstem.bench.workload import Workload
 from mainstem.cli.bars import bars
@@ -100,7 +101,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--pool-tokens", metavar="N", help="size of the KV pool in tokens; by default enough for all")
     group.add_argument("--out", metavar="DIR", type=Path, help="write result.json there")
-    add_options(parser, EngineConfig, title="engine", leave_out=("prefix_cache",))
+    add_options(parser, EngineConfig, title="engine", leave_out=("prefix_cache", "block_size"))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -174,7 +175,6 @@ class _Replays(NamedTuple):
 
 
 def _without_model(plan: _Plan, tell: Progress) -> _Replays:
-    from mainstem.bench.replay import replay
     from mainstem.model import resolve_model
     from mainstem.tokens import Tokenizer
 
@@ -186,7 +186,7 @@ def _without_model(plan: _Plan, tell: Progress) -> _Replays:
         pool = plan.pool_tokens or ample_pool(workload)
         arms = VirtualArms(plan.config, pool, workload.vocab_size)
         return [
-            ArmRun(arm, 0, replay(workload, arms.machine(arm).scheduler, on_end=lambda _: on_end()).records)
+            ArmRun(arm, 0, drive(workload, arms.machine(arm), lambda _: on_end(), watch_memory=False).records)
             for arm in plan.arms
         ]
 
@@ -280,11 +280,11 @@ def _table(results: Sequence[SourceResult]) -> Table:
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("source")
-    for name in ("turns", "prompt\nthousands", "new\ntokens", "most\nhits"):
-        table.add_column(name, justify="right")
+    for name in ("turns", "prompt\n× 1000", "new\ntokens", "most\nhits"):
+        table.add_column(name, justify="right", no_wrap=True)
     arms = results[0].report.arms if results else []
     for arm in arms:
-        table.add_column(f"{arm.arm}\nA   hits", justify="right")
+        table.add_column(f"{arm.arm}\nA   hits", justify="right", no_wrap=True)
     if any(arm.times is not None for arm in arms):
         table.add_column(f"TTFT, median, ms\n{' / '.join(arm.arm for arm in arms)}", justify="right")
     for result in results:
