@@ -29,6 +29,7 @@ def _draw_hits(axes: Axes, results: Sequence[LoadResult]) -> None:
     _draw(axes, results, lambda result: result.reuse)
     ceilings = {result.agents: result.ceiling for result in results}
     axes.plot(list(ceilings), list(ceilings.values()), color=LIMIT_COLOR, linestyle=LIMIT_STYLE, label="endless cache")
+    axes.set_ylim(top=1.05)
     axes.set_ylabel("share of prompt tokens that were cached")
 
 

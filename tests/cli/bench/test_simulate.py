@@ -85,7 +85,7 @@ def test_what_cannot_be_simulated_is_refused(flags: list[str], words: str, capsy
 def test_the_engine_here_is_compared_with_the_prediction(
     roomy_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--model", str(roomy_model), "--kv-memory", "8MiB", "--max-num-batched-tokens", "64", "--repeats", "2"]
+    flags = ["--model", str(roomy_model), "--kv-memory", "7.9MiB", "--max-num-batched-tokens", "64", "--repeats", "2"]
     flags += ["--scale", "0.02", "--arms", "radix", "--out", str(tmp_path)]
     assert main(["bench", "simulate", "--validate", *flags]) == 0
     said = " ".join(capsys.readouterr().out.split())

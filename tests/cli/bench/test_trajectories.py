@@ -28,7 +28,7 @@ def recording(tmp_path: Path) -> Path:
 
 
 def run(model: Path, out: Path, *arguments: str) -> dict[str, Any]:
-    flags = ["--model", str(model), "--out", str(out), "--max-num-batched-tokens", "64", "--kv-memory", "4MiB"]
+    flags = ["--model", str(model), "--out", str(out), "--max-num-batched-tokens", "64", "--kv-memory", "3.99MiB"]
     assert main(["bench", "trajectories", *arguments, *flags]) == 0
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     return result

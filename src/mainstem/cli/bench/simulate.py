@@ -38,7 +38,7 @@ from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.threads import wait_without_spinning
 from mainstem.cli.workload import positive_number, seed_number, whole_number
-from mainstem.config import EngineConfig
+from mainstem.config import BLOCK_SIZE, EngineConfig
 from mainstem.errors import ConfigError, MainstemError
 
 if TYPE_CHECKING:
@@ -347,7 +347,9 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
     with bars(console, "calls") as tell:
         built = build_engine(config, progress=tell)
         runner = built.core.runner
-        pool, max_len = built.budget.pool_tokens, built.core.max_model_len
+        # As many slots as every arm can use.
+        pool = built.budget.pool_tokens - built.budget.pool_tokens % BLOCK_SIZE
+        max_len = min(built.core.max_model_len, pool + 1)
         workload = agent(
             scale=scale, turns=TurnRange(LATE, LATE), agents=1, seed=seed, vocab_size=runner.shape.vocab_size
         )

@@ -21,7 +21,7 @@ from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.threads import wait_without_spinning
 from mainstem.cli.workload import whole_number
-from mainstem.config import EngineConfig
+from mainstem.config import BLOCK_SIZE, EngineConfig
 from mainstem.errors import ConfigError, MainstemError
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _without_model(plan: _Plan, tell: Progress) -> _Replays:
 
     def run(workload: Workload, on_end: Callable[[], None]) -> list[ArmRun]:
         """Without a model nothing varies, so once is enough."""
-        pool = plan.pool_tokens or ample_pool(workload)
+        pool = _whole_blocks(plan.pool_tokens or ample_pool(workload))
         arms = VirtualArms(plan.config, pool, workload.vocab_size)
         return [
             ArmRun(arm, 0, drive(workload, arms.machine(arm), lambda _: on_end(), watch_memory=False).records)
@@ -198,17 +198,25 @@ def _on_engine(plan: _Plan, tell: Progress) -> _Replays:
 
     built = build_engine(plan.config, progress=tell)
     available = built.budget.pool_tokens
-    pool = plan.pool_tokens or available
+    pool = _whole_blocks(plan.pool_tokens or available)
     if pool > available:
         raise ConfigError(f"--pool-tokens {pool:,} is more than the {available:,} of the KV pool; raise --kv-memory")
     EngineArms(built, plan.config, pool).warm_up()
 
     def run(workload: Workload, on_end: Callable[[], None]) -> list[ArmRun]:
-        arms = EngineArms(built, plan.config, plan.pool_tokens or min(available, ample_pool(workload)))
+        enough = pool if plan.pool_tokens else min(pool, ample_pool(workload))
+        arms = EngineArms(built, plan.config, enough)
         return list(run_arms(workload, arms, plan.arms, plan.repeats, lambda _arm, _repeat, _call: on_end()))
 
     # The last token of a reply needs no slot.
     return _Replays(built.model_name, built.core.tokenizer, min(built.core.max_model_len, pool + 1), run)
+
+
+def _whole_blocks(slots: int) -> int:
+    """As many slots as every arm can use."""
+    if slots < BLOCK_SIZE:
+        raise ConfigError(f"a pool of {slots:,} tokens does not hold one block of {BLOCK_SIZE}")
+    return slots - slots % BLOCK_SIZE
 
 
 def _replay_sources(
@@ -279,7 +287,7 @@ def _table(results: Sequence[SourceResult]) -> Table:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("source")
+    table.add_column("source", no_wrap=True)
     for name in ("turns", "prompt\n× 1000", "new\ntokens", "most\nhits"):
         table.add_column(name, justify="right", no_wrap=True)
     arms = results[0].report.arms if results else []
@@ -290,12 +298,16 @@ def _table(results: Sequence[SourceResult]) -> Table:
     for result in results:
         counts = result.report.arms[0].counts
         cells = [f"{counts.calls:,}", f"{counts.prompt / 1000:,.0f}", f"{counts.new:,}", f"{counts.hit_ceiling:.1%}"]
-        cells += [f"{arm.counts.amplification:.3f} {arm.counts.hit_ratio:6.1%}" for arm in result.report.arms]
+        cells += [f"{_short(arm.counts.amplification)} {arm.counts.hit_ratio:6.1%}" for arm in result.report.arms]
         waits = [arm.times.ttft.median.median for arm in result.report.arms if arm.times is not None]
         if waits:
             cells.append(" / ".join(f"{seconds * 1e3:,.0f}" for seconds in waits))
         table.add_row(result.source, *cells)
     return table
+
+
+def _short(amplification: float) -> str:
+    return f"{amplification:.3f}" if amplification < 100 else f"{amplification:.1f}"
 
 
 def _say_whether_same(results: Sequence[SourceResult], console: Console) -> int:
