@@ -399,7 +399,7 @@ def _print_validation(
         for reason in cost.efficiency.reasons:
             console.print(f"  {reason}", markup=False)
     console.print(
-        f"\nSeconds to the first token, turn by turn: predicted, and measured {repeats} times (median, range)."
+        f"\nSeconds to the first token, turn by turn: measured {repeats} times, predicted, and the ratio of the two."
     )
     console.print(_validation_table(checks, tuple(costs)))
     for sentence in _verdicts(checks, tuple(costs)):
@@ -411,9 +411,12 @@ def _validation_table(checks: Mapping[str, Sequence[TurnCheck]], names: Sequence
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("arm")
-    for name in ("turn", "prompt", "computed", "measured", "range", *names, *(f"{name}/measured" for name in names)):
-        table.add_column(name, justify="right")
+    table.add_column("arm", no_wrap=True)
+    for name in ("turn", "prompt", "new", "measured", "shortest", "longest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("ratio", justify="right", no_wrap=True)
     for arm, turns in checks.items():
         for check in turns:
             table.add_row(
@@ -422,9 +425,9 @@ def _validation_table(checks: Mapping[str, Sequence[TurnCheck]], names: Sequence
                 f"{check.prompt:,.0f}",
                 f"{check.prefilled:,.0f}",
                 f"{check.measured:.3f}",
-                f"{check.fastest:.3f}–{check.slowest:.3f}",
-                *(f"{check.predicted[name]:.3f}" for name in names),
-                *(f"{check.ratio(name):.2f}" for name in names),
+                f"{check.fastest:.3f}",
+                f"{check.slowest:.3f}",
+                *(cell for name in names for cell in (f"{check.predicted[name]:.3f}", f"{check.ratio(name):.2f}")),
             )
         table.add_section()
     return table
