@@ -149,3 +149,9 @@ def test_the_embedded_model_splits_text_as_it_was_trained_to(embedded_model: Mod
     assert tokens == ["x", " =", "    ", "1", "2", " +", " ", "3", "4", "5", "\n\n", "1", "."]
     assert tokenizer.encode_prompt("x").tolist() == tokenizer.encode("x").tolist()
     assert tokenizer.eos_token_ids == {2}
+
+
+def test_a_batch_of_texts_gives_the_ids_of_each(tokenizer: Tokenizer) -> None:
+    texts = ["The river", "", "naïve café <|im_end|>", "The river"]
+    assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [tokenizer.encode(t).tolist() for t in texts]
+    assert tokenizer.encode_batch([]) == []

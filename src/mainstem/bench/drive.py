@@ -112,7 +112,7 @@ class DriveResult(NamedTuple):
 
     Attributes:
         records: of every call, in the workload's order.
-        memory: after each step.
+        memory: after each step; empty where it was not watched.
         steps: how many steps were run.
     """
 
@@ -149,27 +149,35 @@ def require_fit(workload: Workload, max_model_len: int) -> None:
         )
 
 
-def drive(workload: Workload, machine: Machine, on_end: Callable[[int], None] = lambda _: None) -> DriveResult:
+def drive(
+    workload: Workload,
+    machine: Machine,
+    on_end: Callable[[int], None] = lambda _: None,
+    *,
+    watch_memory: bool = True,
+) -> DriveResult:
     """Run every call of a workload.
 
     Args:
         workload: fits the machine's context; see `require_fit`.
         machine: nothing has run on it.
         on_end: told the index of each call that has ended.
+        watch_memory: look at the pool after every step, which with hundreds of running calls is most of the work.
 
     Raises:
         MainstemError: when a call cannot be run.
     """
-    return _Drive(workload, machine, on_end).run()
+    return _Drive(workload, machine, on_end, watch_memory).run()
 
 
 class _Drive:
     """The state of one run."""
 
-    def __init__(self, workload: Workload, machine: Machine, on_end: Callable[[int], None]) -> None:
+    def __init__(self, workload: Workload, machine: Machine, on_end: Callable[[int], None], watch_memory: bool) -> None:
         self._calls = workload.calls
         self._machine = machine
         self._on_end = on_end
+        self._watch_memory = watch_memory
         self._followers: dict[int, list[int]] = defaultdict(list)
         self._queue: list[tuple[float, int]] = []
         for index, call in enumerate(self._calls):
@@ -199,8 +207,9 @@ class _Drive:
             for new in machine.step():
                 self._take(new, steps)
             steps += 1
-            use = machine.memory()
-            self._memory.add(use, self._live.distinct(use.holdings))
+            if self._watch_memory:
+                use = machine.memory()
+                self._memory.add(use, self._live.distinct(use.holdings))
             stretch = machine.run_ahead(self._queue[0][0] if self._queue else math.inf)
             if stretch is not None:
                 self._take_ahead(stretch)
@@ -238,8 +247,9 @@ class _Drive:
             opened.tokens += tokens.tolist()
             opened.times += times
             self._live.extend(call, tokens)
-        use = self._machine.memory()
-        self._memory.add_ahead(use, self._distinct_ahead(use.holdings, len(times)))
+        if self._watch_memory:
+            use = self._machine.memory()
+            self._memory.add_ahead(use, self._distinct_ahead(use.holdings, len(times)))
 
     def _distinct_ahead(self, holdings: Sequence[Holding], steps: int) -> list[int]:
         """How many different tokens running calls had after each step of a stretch that has just ended."""

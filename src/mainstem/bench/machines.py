@@ -262,12 +262,18 @@ class VirtualMachine:
         self._account = _Account(scheduler)
         self._replies: dict[str, TokenArray] = {}
         self._now = 0.0
+        self._busy = 0.0
         # Whether the next step is like the last one as long as no call is sent and none ends.
         self._settled = False
 
     @property
     def now(self) -> float:
         return self._now
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which a step ran."""
+        return self._busy
 
     def has_work(self) -> bool:
         return self.scheduler.has_work()
@@ -288,7 +294,9 @@ class VirtualMachine:
         if not output.scheduled:
             raise EngineFailed("requests are left but none can run")
         self._account.note(output)
-        self._now += self._step_seconds(output)
+        seconds = self._step_seconds(output)
+        self._now += seconds
+        self._busy += seconds
         self.scheduler.commit(output)
         new = [self._push(request) for request, _, _ in output.sources]
         # Who waits after a step of decoding could not be admitted in it, and cannot be while nothing else changes.
@@ -319,6 +327,7 @@ class VirtualMachine:
             tokens[self._account.call_of(request)] = said
         self.scheduler.repeat(steps)
         self._account.note_ahead(steps)
+        self._busy += float(clock[steps]) - self._now
         self._now = float(clock[steps])
         return Stretch(clock[1 : steps + 1], tokens)
 

@@ -14,9 +14,9 @@ from mainstem.bench.run import ArmRun
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLORS = {"radix": "#1a7f37", "block-hash": "#0969da", "none": "#9a6700"}
-_LIMIT_COLOR = "#57606a"
-_LIMIT_STYLE = (0, (1, 2))
+ARM_COLORS = {"radix": "#1a7f37", "block-hash": "#0969da", "none": "#9a6700"}
+LIMIT_COLOR = "#57606a"
+LIMIT_STYLE = (0, (1, 2))
 # Pictures of long runs show no more steps than they have columns.
 _MOST_POINTS = 2000
 
@@ -36,16 +36,16 @@ def draw_report(
     Returns:
         The files, in `folder`.
     """
-    files = _save(folder / "prefill", title, lambda axes: _draw_prefill(axes, report)) if prefill else []
+    files = save_picture(folder / "prefill", title, lambda axes: _draw_prefill(axes, report)) if prefill else []
     if report.arms[0].times is not None:
-        files += _save(folder / "ttft", title, lambda axes: _draw_ttft(axes, report))
+        files += save_picture(folder / "ttft", title, lambda axes: _draw_ttft(axes, report))
     first = [run for run in runs if run.repeat == 0 and run.memory is not None]
     if first:
-        files += _save(folder / "memory", title, lambda axes: _draw_memory(axes, first))
+        files += save_picture(folder / "memory", title, lambda axes: _draw_memory(axes, first))
     return files
 
 
-def _save(stem: Path, title: str, draw: Callable[[Axes], None]) -> list[Path]:
+def save_picture(stem: Path, title: str, draw: Callable[[Axes], None]) -> list[Path]:
     """Draw one picture and write it in both forms."""
     import matplotlib
 
@@ -74,17 +74,17 @@ def _turns(arm: ArmReport) -> list[int]:
 def _draw_prefill(axes: Axes, report: Report) -> None:
     for arm in report.arms:
         values = [turn.counts.prefilled / turn.counts.calls for turn in arm.turns]
-        axes.plot(_turns(arm), values, marker="o", markersize=4, color=_COLORS.get(arm.arm), label=arm.arm)
+        axes.plot(_turns(arm), values, marker="o", markersize=4, color=ARM_COLORS.get(arm.arm), label=arm.arm)
     first = report.arms[0]
     new = [turn.counts.new / turn.counts.calls for turn in first.turns]
-    axes.plot(_turns(first), new, color=_LIMIT_COLOR, linestyle=_LIMIT_STYLE, label="new tokens: the least")
+    axes.plot(_turns(first), new, color=LIMIT_COLOR, linestyle=LIMIT_STYLE, label="new tokens: the least")
     _label_turns(axes, first, "tokens prefilled for a call, mean")
 
 
 def _draw_ttft(axes: Axes, report: Report) -> None:
     for arm in report.arms:
         figures = [turn.times.ttft.median for turn in arm.turns if turn.times is not None]
-        color = _COLORS.get(arm.arm)
+        color = ARM_COLORS.get(arm.arm)
         axes.plot(_turns(arm), [f.median for f in figures], marker="o", markersize=4, color=color, label=arm.arm)
         axes.fill_between(_turns(arm), [f.min for f in figures], [f.max for f in figures], color=color, alpha=0.2)
     repeats = "once" if report.repeats == 1 else f"{report.repeats} times; the band is their range"
@@ -96,7 +96,7 @@ def _draw_memory(axes: Axes, runs: Sequence[ArmRun]) -> None:
         assert run.memory is not None
         in_use = np.array(run.memory.in_use)
         at = np.linspace(0, len(in_use) - 1, min(len(in_use), _MOST_POINTS)).astype(int)
-        axes.plot(at, in_use[at], linewidth=1.2, color=_COLORS.get(run.arm), label=run.arm)
+        axes.plot(at, in_use[at], linewidth=1.2, color=ARM_COLORS.get(run.arm), label=run.arm)
     axes.set_xlabel("step of the engine")
     axes.set_ylabel("KV slots that running calls hold")
 

@@ -25,7 +25,7 @@ SERVE_EXTRAS = (
 )
 
 
-BENCH_EXTRAS = ("matplotlib", "httpx", "rich")
+BENCH_EXTRAS = ("matplotlib", "httpx", "rich", "yaml")
 
 
 def require_extras(command: str, modules: tuple[str, ...] = SERVE_EXTRAS) -> None:

@@ -91,6 +91,14 @@ class Tokenizer:
         """
         return self._encode(text, add_special_tokens=False)
 
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
+        """What `encode` makes of each text, all at once on as many threads as the tokenizer has.
+
+        Raises:
+            InvalidRequest: when one of them is not valid Unicode.
+        """
+        return self._encode_batch(texts, add_special_tokens=False)
+
     def encode_prompt(self, text: str) -> TokenArray:
         """Ids of a plain prompt, with the begin-of-text token where the model expects one.
 
@@ -167,15 +175,19 @@ class Tokenizer:
         return self.encode(self.render_chat(messages, tools=tools, add_generation_prompt=add_generation_prompt))
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> TokenArray:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"The text is not valid Unicode: half of a surrogate pair at character {error.start}"
-            ) from None
-        # A batch of one: unlike `encode`, it lets other threads run meanwhile.
-        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return np.array(encoding.ids, dtype=np.int32)
+        return self._encode_batch([text], add_special_tokens=add_special_tokens)[0]
+
+    def _encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[TokenArray]:
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidRequest(
+                    f"The text is not valid Unicode: half of a surrogate pair at character {error.start}"
+                ) from None
+        # A batch even of one: unlike `encode`, it lets other threads run meanwhile.
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
         checked = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)

@@ -1,0 +1,51 @@
+"""One progress bar over several stages of counted work. It knows the terminal, and not what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mainstem.model import Progress as Tell
+
+
+@contextmanager
+def bars(console: Console, unit: str) -> Iterator[Tell]:
+    """A bar that is gone at the end; nothing at all where there is no terminal.
+
+    Args:
+        console: to draw on.
+        unit: what is counted, in the plural.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        bar = shown.add_task("starting", total=None)
+        current = ""
+
+        def tell(stage: str, done: int, total: int | None) -> None:
+            nonlocal current
+            if stage != current:
+                current = stage
+                shown.reset(bar)
+            shown.update(bar, description=stage, completed=done, total=total)
+
+        yield tell
