@@ -21,7 +21,7 @@ def test_no_workload_lists_them_and_fails(capsys: pytest.CaptureFixture[str]) ->
     assert main(["bench"]) == 2
     shown = capsys.readouterr().out
     for name, module in workloads().items():
-        assert f"    {name} " in shown
+        assert f"    {name}" in shown
         assert module.SUMMARY.split()[0] in shown
 
 
