@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainstem.bench.workload import Workload
-from mainstem.bench.workloads.agent import agent
-from mainstem.bench.workloads.branch import branch
 from mainstem.cli.bench.agent import parse_turns
 from mainstem.cli.extras import require_bench_extras
 from mainstem.cli.workload import positive_number, seed_number, whole_number
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
 
     from mainstem.bench.http import CompletionsClient
     from mainstem.bench.http_report import ServerReport
+    from mainstem.bench.workload import Workload
 
 SUMMARY = "the agent and branch workloads against any OpenAI-compatible server"
 DESCRIPTION = """\
@@ -133,6 +131,9 @@ def _read(arguments: argparse.Namespace) -> _Plan:
 
 
 def _workloads(arguments: argparse.Namespace) -> tuple[Workload, ...]:
+    from mainstem.bench.workloads.agent import agent
+    from mainstem.bench.workloads.branch import branch
+
     scale = positive_number("--scale", arguments.scale)
     turns = parse_turns(arguments.turns)
     agents = whole_number("--agents", arguments.agents)
