@@ -59,9 +59,11 @@ def python_of(name: str, environments: Path) -> Path:
 def check(name: str, environments: Path, engine: RecordingEngine, url: str) -> list[str]:
     """Run one example; what is wrong with it."""
     engine.exchanges = []
-    source = example(name).replace(ADDRESS, url)
     python = python_of(name, environments)
-    ran = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=1800)
+    # A file, because some frameworks read the source of the tools they are given.
+    script = environments / f"{name.replace('-', '_')}_example.py"
+    script.write_text(example(name).replace(ADDRESS, url), encoding="utf-8")
+    ran = subprocess.run([python, script], capture_output=True, text=True, timeout=1800)
     if ran.returncode:
         return [f"it failed:\n{ran.stderr[-3000:]}"]
     problems = []

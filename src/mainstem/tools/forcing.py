@@ -103,20 +103,16 @@ class _Writer:
         """One call, or several, of any of the tools."""
         many = parallel and not syntax.one_at_a_time
         match syntax:
-            case Mistral(named=True):
-                one = self._any(self._mistral_named(tool) for tool in tools)
-                return f"{one}{{1,{MAX_FORCED_CALLS}}}" if many else one
-            case Mistral():
-                one = self._any(self._object(tool, "arguments") for tool in tools)
-                return f'{self._mark(syntax.triggers[0])} "[" {self._several(one, ", ", many=many)} "]"'
+            case Mistral(named=False):
+                return f"{self._mark(syntax.triggers[0])} {self._mistral_list(tools, many=many)}"
             case BareJson(key=key):
                 return self._any(self._object(tool, key) for tool in tools)
             case Pythonic():
                 one = self._any(self._python(tool) for tool in tools)
                 return f'"[" {self._several(one, ", ", many=many)} "]"'
             case _:
-                one = self._any(self._hermes(tool) for tool in tools)
-                return self._several(one, "\n", many=many)
+                one = f"({self._mark(syntax.triggers[0])} {self._after_trigger(syntax, tools)})"
+                return self._several(one, "\n" if isinstance(syntax, Hermes) else "", many=many)
 
     def text_without(self, triggers: Sequence[str]) -> str:
         """Any text in which no call begins."""
@@ -127,14 +123,12 @@ class _Writer:
     def text_then_calls(self, syntax: CallSyntax, tools: Sequence[Tool], *, parallel: bool) -> str:
         """Any text; where a call begins in it, it must be a whole and right one."""
         trigger = syntax.triggers[0]
-        calls = self.calls(syntax, tools, parallel=False)
-        rest = calls.removeprefix(self._mark(trigger))
         text = self.text_without((trigger,))
         if self._special_id(trigger) is not None:
-            call = f"{text} {calls}"
+            until = f"{text} {self._mark(trigger)}"
         else:
             until = self._rule("until_call[lazy]", f"/(?s:.*){_regex(trigger)}/").removesuffix("[lazy]")
-            call = f"{until} {rest}"
+        call = f"{until} {self._after_trigger(syntax, tools)}"
         return f"({call}){{0,{MAX_FORCED_CALLS}}} {text}" if parallel else f"({text} | {call})"
 
     def thoughts(self, marks: tuple[str, str], *, inside: bool) -> str:
@@ -147,13 +141,22 @@ class _Writer:
         gap = self._terminal("GAP", r"/\n{0,2}/")
         return f"{thought} {gap}" if inside else f"({self._mark(start)} {thought} {gap})?"
 
-    def _hermes(self, tool: Tool) -> str:
-        opening, closing = Hermes.triggers[0], Hermes.closing
-        return f'{self._mark(opening)} "\\n" {self._object(tool, "arguments")} "\\n" {self._mark(closing)}'
+    def _after_trigger(self, syntax: CallSyntax, tools: Sequence[Tool]) -> str:
+        """One call, in a syntax that marks calls, without the mark that opens it."""
+        match syntax:
+            case Mistral(named=True):
+                return self._any(
+                    f"{_text(tool.name)} {self._mark(Mistral.arguments_mark)} {_arguments(tool)}" for tool in tools
+                )
+            case Mistral():
+                return self._mistral_list(tools, many=False)
+            case _:
+                one = self._any(self._object(tool, "arguments") for tool in tools)
+                return f'"\\n" {one} "\\n" {self._mark(Hermes.closing)}'
 
-    def _mistral_named(self, tool: Tool) -> str:
-        opening = self._mark(Mistral.triggers[0])
-        return f"{opening} {_text(tool.name)} {self._mark(Mistral.arguments_mark)} {_arguments(tool)}"
+    def _mistral_list(self, tools: Sequence[Tool], *, many: bool) -> str:
+        one = self._any(self._object(tool, "arguments") for tool in tools)
+        return f'"[" {self._several(one, ", ", many=many)} "]"'
 
     @staticmethod
     def _object(tool: Tool, key: str) -> str:
@@ -187,7 +190,10 @@ class _Writer:
 
     @staticmethod
     def _several(one: str, separator: str, *, many: bool) -> str:
-        return f"{one} ({_text(separator)} {one}){{0,{MAX_FORCED_CALLS - 1}}}" if many else one
+        if not many:
+            return one
+        between = f"{_text(separator)} " if separator else ""
+        return f"{one} ({between}{one}){{0,{MAX_FORCED_CALLS - 1}}}"
 
     def _mark(self, mark: str) -> str:
         token_id = self._special_id(mark)
