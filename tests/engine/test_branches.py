@@ -132,6 +132,22 @@ def test_without_a_prefix_cache_branches_work_and_share_nothing(fresh: LLM, llm:
         fresh.check_integrity()
 
 
+def test_over_block_hashes_branches_share_whole_blocks(tiny_model: Path, fresh: LLM) -> None:
+    llm = tiny_llm(tiny_model, prefix_cache="block-hash")
+    with llm.context(ROOT) as context:
+        assert context.held_tokens == 288
+        for tail in TAILS:
+            with context.fork().append(tail) as branch:
+                reply = branch.generate(greedy(9))
+                assert reply.token_ids == fresh.generate([np.concatenate([ROOT, tail])], greedy(9))[0].token_ids
+                assert reply.usage is not None
+                assert reply.usage.cached_tokens == 288
+                assert branch.held_tokens % 16 == 0
+                branch.score(TAILS[0])
+                llm.check_integrity()
+    assert_all_released(llm)
+
+
 # What it costs
 
 
