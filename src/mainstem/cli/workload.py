@@ -13,11 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from mainstem.bench.drive import require_fit
-from mainstem.bench.run import ARMS, ArmRun, Arms, EngineArms, VirtualArms, parse_arms, run_arms
-from mainstem.bench.workload import Workload
 from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.threads import wait_without_spinning
@@ -29,6 +26,8 @@ if TYPE_CHECKING:
 
     from mainstem.bench.limits import Limits, ModelCost
     from mainstem.bench.report import Report
+    from mainstem.bench.run import ArmRun, Arms
+    from mainstem.bench.workload import Workload
 
 FAILED = 1
 # Of the tables, where there is no terminal to say how wide they may be.
@@ -38,9 +37,9 @@ DEFAULT_VOCAB_SIZE = 49_152
 # About what two cores cost at a cloud provider.
 DEFAULT_PRICE_PER_HOUR = 0.10
 
-MakeWorkload = Callable[[int], Workload]
+MakeWorkload: TypeAlias = "Callable[[int], Workload]"
 """Makes the workload for a vocabulary of a given size."""
-ChoosePool = Callable[[Workload], int]
+ChoosePool: TypeAlias = "Callable[[Workload], int]"
 """Says how many slots the pool should have."""
 
 
@@ -58,13 +57,15 @@ class _Plan(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """What a workload runs on; `cost` and `limits` are of the model, None without one."""
+    """What a workload runs on; what is the model's is None without one."""
 
     workload: Workload
     arms: Arms
     pool_tokens: int
     model: str | None
     dtype: str | None
+    kernels: str | None
+    threads: int | None
     cost: ModelCost | None
     limits: Limits | None
 
@@ -72,8 +73,7 @@ class _Setting(NamedTuple):
 def configure_run(parser: argparse.ArgumentParser) -> None:
     """Add the flags that all workloads share."""
     group = parser.add_argument_group("run")
-    arms = ",".join(ARMS)
-    group.add_argument("--arms", default=arms, metavar="LIST", help=f"kinds of prefix cache to run [default: {arms}]")
+    group.add_argument("--arms", metavar="LIST", help="kinds of prefix cache to run, such as radix,none [default: all]")
     group.add_argument("--repeats", default="3", metavar="N", help="how often each is run, in turn [default: 3]")
     group.add_argument(
         "--cache-only",
@@ -127,9 +127,11 @@ def run_workload(arguments: argparse.Namespace, make: MakeWorkload, choose_pool:
 
 
 def _read(arguments: argparse.Namespace) -> _Plan:
+    from mainstem.bench.run import ARMS, parse_arms
+
     plan = _Plan(
         config=read_settings(EngineConfig, arguments),
-        arms=parse_arms(arguments.arms),
+        arms=ARMS if arguments.arms is None else parse_arms(arguments.arms),
         repeats=whole_number("--repeats", arguments.repeats),
         cache_only=arguments.cache_only,
         block_size=whole_number("--block-size", arguments.hash_block_size),
@@ -146,11 +148,13 @@ def _read(arguments: argparse.Namespace) -> _Plan:
 
 
 def _virtual(plan: _Plan, make: MakeWorkload, choose_pool: ChoosePool) -> _Setting:
+    from mainstem.bench.run import VirtualArms
+
     workload = make(DEFAULT_VOCAB_SIZE)
     pool = _in_blocks(plan, plan.pool_tokens or choose_pool(workload))
     _require_fit(workload, plan.config.max_model_len, pool)
     arms = VirtualArms(plan.config, pool, workload.vocab_size, block_size=plan.block_size)
-    return _Setting(workload, arms, pool, None, None, None, None)
+    return _Setting(workload, arms, pool, None, None, None, None, None, None)
 
 
 def _real(plan: _Plan, make: MakeWorkload, choose_pool: ChoosePool, console: Console) -> _Setting:
@@ -158,7 +162,10 @@ def _real(plan: _Plan, make: MakeWorkload, choose_pool: ChoosePool, console: Con
 
     with loading_display(console) as display:
         display("starting", 0, None)
+        import torch
+
         from mainstem.bench.limits import ModelCost, measure_limits
+        from mainstem.bench.run import EngineArms
         from mainstem.engine import build_engine
 
         built = build_engine(plan.config, progress=display)
@@ -177,8 +184,18 @@ def _real(plan: _Plan, make: MakeWorkload, choose_pool: ChoosePool, console: Con
         arms = EngineArms(built, plan.config, pool, block_size=plan.block_size)
         display("warming up", 0, None)
         arms.warm_up()
-    dtype = str(runner.shape.dtype).removeprefix("torch.")
-    return _Setting(workload, arms, pool, built.model_name, dtype, ModelCost.of(runner.shape), limits)
+        threads = torch.get_num_threads()
+    return _Setting(
+        workload=workload,
+        arms=arms,
+        pool_tokens=pool,
+        model=built.model_name,
+        dtype=str(runner.shape.dtype).removeprefix("torch."),
+        kernels=runner.attention.name,
+        threads=threads,
+        cost=ModelCost.of(runner.shape),
+        limits=limits,
+    )
 
 
 def _in_blocks(plan: _Plan, slots: int) -> int:
@@ -190,10 +207,14 @@ def _in_blocks(plan: _Plan, slots: int) -> int:
 
 def _require_fit(workload: Workload, context: int | None, pool: int) -> None:
     """The last token of a reply needs no slot."""
+    from mainstem.bench.drive import require_fit
+
     require_fit(workload, pool + 1 if context is None else min(context, pool + 1))
 
 
 def _run(plan: _Plan, setting: _Setting, console: Console) -> list[ArmRun]:
+    from mainstem.bench.run import run_arms
+
     total = len(plan.arms) * plan.repeats * len(setting.workload.calls)
     with _progress(console, total) as on_end:
         return list(run_arms(setting.workload, setting.arms, plan.arms, plan.repeats, on_end))
@@ -255,9 +276,9 @@ def _print_introduction(console: Console, plan: _Plan, setting: _Setting) -> Non
     else:
         limits = setting.limits
         console.print(
-            f"{setting.model} in {setting.dtype}; this machine reaches {limits.flops_per_s / 1e9:,.0f} GFLOP/s in a "
-            f"matrix product and {limits.bytes_per_s / 1e9:.1f} GB/s in a copy, and costs "
-            f"${plan.price_per_hour:g} an hour."
+            f"{setting.model} in {setting.dtype}, {setting.kernels} kernels, {setting.threads} threads. This machine "
+            f"reaches {limits.flops_per_s / 1e9:,.0f} GFLOP/s in a matrix product and "
+            f"{limits.bytes_per_s / 1e9:.1f} GB/s in a copy, and costs ${plan.price_per_hour:g} an hour."
         )
 
 
@@ -301,6 +322,8 @@ def _write(plan: _Plan, setting: _Setting, report: Report, runs: Sequence[ArmRun
     engine: dict[str, Any] = {
         "model": setting.model,
         "dtype": setting.dtype,
+        "kernels": setting.kernels,
+        "threads": setting.threads,
         "pool_tokens": setting.pool_tokens,
         "block_size": plan.block_size,
         "max_num_batched_tokens": config.max_num_batched_tokens,

@@ -23,7 +23,7 @@ def test_a_workload_runs_on_a_model(roomy_model: Path, tmp_path: Path, capsys: p
     out = tmp_path / "out"
     flags = ["--model", str(roomy_model), "--kv-memory", "8MiB", "--max-num-batched-tokens", "64", "--repeats", "2"]
     assert main(["bench", "agent", *SMALL["agent"], *flags, "--price-per-hour", "2", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert "All arms gave the same greedy text in every call." in said
     assert "costs $2 an hour" in said
     result = json.loads((out / "result.json").read_text())

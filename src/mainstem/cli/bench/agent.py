@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from mainstem.bench.run import ample_pool
-from mainstem.bench.workloads.agent import DEFAULT_TURNS, TurnRange, agent
 from mainstem.cli.workload import configure_run, positive_number, run_workload, seed_number, whole_number
 from mainstem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mainstem.bench.workloads.agent import TurnRange
 
 SUMMARY = "coding agents over one long common head"
 DESCRIPTION = """\
@@ -29,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", default="0.25", metavar="X", help="of every length [default: 0.25]")
     parser.add_argument(
         "--turns",
-        default=f"{DEFAULT_TURNS.fewest}-{DEFAULT_TURNS.most}",
+        default="8-15",
         metavar="N|N-M",
         help="turns of an agent; a range is spread evenly over the agents [default: 8-15]",
     )
@@ -40,6 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the workload on every arm."""
+    from mainstem.bench.run import ample_pool
+    from mainstem.bench.workloads.agent import agent
+
     scale = positive_number("--scale", arguments.scale)
     turns = parse_turns(arguments.turns)
     agents = whole_number("--agents", arguments.agents)
@@ -57,6 +62,8 @@ def parse_turns(text: str) -> TurnRange:
     Raises:
         ConfigError: when it is neither.
     """
+    from mainstem.bench.workloads.agent import TurnRange
+
     fewest, dash, most = text.partition("-")
     turns = TurnRange(whole_number("--turns", fewest), whole_number("--turns", most if dash else fewest))
     if turns.most < turns.fewest:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from mainstem.bench.run import ample_pool
-from mainstem.bench.workloads.branch import branch
 from mainstem.cli.workload import configure_run, positive_number, run_workload, seed_number, whole_number
 
 SUMMARY = "a search over thoughts below one root"
@@ -33,6 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the workload on every arm."""
+    from mainstem.bench.run import ample_pool
+    from mainstem.bench.workloads.branch import branch
+
     scale = positive_number("--scale", arguments.scale)
     branches = whole_number("--branches", arguments.branches)
     depth = whole_number("--depth", arguments.depth)

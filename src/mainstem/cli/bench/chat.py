@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from mainstem.bench.run import SCARCE_SHARE, scarce_pool
-from mainstem.bench.workloads.chat import chat
 from mainstem.cli.workload import configure_run, positive_number, run_workload, seed_number, whole_number
 
 SUMMARY = "many short sessions in a pool too small for all of them"
-DESCRIPTION = f"""\
+DESCRIPTION = """\
 People who come, say a few things with long pauses between, and go. System
 prompts of 500 to 2,500 tokens times --scale are shared, the n-th as popular as
-1/n. Unless --pool-tokens says otherwise, the pool holds {SCARCE_SHARE:.0%} of what all
+1/n. Unless --pool-tokens says otherwise, the pool holds 30 % of what all
 sessions have, so that eviction decides what is found again. Pauses pass on the
 workload's own clock; nobody waits for them.
 
@@ -34,6 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the workload on every arm."""
+    from mainstem.bench.run import scarce_pool
+    from mainstem.bench.workloads.chat import chat
+
     scale = positive_number("--scale", arguments.scale)
     sessions = whole_number("--sessions", arguments.sessions)
     system_prompts = whole_number("--system-prompts", arguments.system_prompts)
