@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ LIMIT_COLOR = "#57606a"
 LIMIT_STYLE = (0, (1, 2))
 # Pictures of long runs show no more steps than they have columns.
 _MOST_POINTS = 2000
+_TITLE_WIDTH = 84
 
 
 def draw_report(
@@ -38,14 +40,15 @@ def draw_report(
     """
     files = save_picture(folder / "prefill", title, lambda axes: _draw_prefill(axes, report)) if prefill else []
     if report.arms[0].times is not None:
-        files += save_picture(folder / "ttft", title, lambda axes: _draw_ttft(axes, report))
+        repeats = "one run" if report.repeats == 1 else f"{report.repeats} runs and their range"
+        files += save_picture(folder / "ttft", title, lambda axes: _draw_ttft(axes, report), legend=repeats)
     first = [run for run in runs if run.repeat == 0 and run.memory is not None]
     if first:
         files += save_picture(folder / "memory", title, lambda axes: _draw_memory(axes, first))
     return files
 
 
-def save_picture(stem: Path, title: str, draw: Callable[[Axes], None]) -> list[Path]:
+def save_picture(stem: Path, title: str, draw: Callable[[Axes], None], legend: str | None = None) -> list[Path]:
     """Draw one picture and write it in both forms."""
     import matplotlib
 
@@ -56,11 +59,11 @@ def save_picture(stem: Path, title: str, draw: Callable[[Axes], None]) -> list[P
     # Without a date and with fixed ids, the same result is the same file.
     with rc_context({"svg.hashsalt": "mainstem", "font.size": 10}):
         figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
-        axes.set_title(title, loc="left")
+        axes.set_title(fill(title, _TITLE_WIDTH), loc="left")
         draw(axes)
         axes.set_ylim(bottom=0)
         axes.grid(color="#d8dee4", linewidth=0.6)
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, title=legend, alignment="left")
         figure.savefig(files[0], metadata={"Date": None})
         figure.savefig(files[1], dpi=150)
         pyplot.close(figure)
@@ -87,8 +90,7 @@ def _draw_ttft(axes: Axes, report: Report) -> None:
         color = ARM_COLORS.get(arm.arm)
         axes.plot(_turns(arm), [f.median for f in figures], marker="o", markersize=4, color=color, label=arm.arm)
         axes.fill_between(_turns(arm), [f.min for f in figures], [f.max for f in figures], color=color, alpha=0.2)
-    repeats = "once" if report.repeats == 1 else f"{report.repeats} times; the band is their range"
-    _label_turns(axes, report.arms[0], f"seconds to the first token, median (run {repeats})")
+    _label_turns(axes, report.arms[0], "seconds to the first token, median")
 
 
 def _draw_memory(axes: Axes, runs: Sequence[ArmRun]) -> None:
