@@ -18,6 +18,7 @@ cores=$(nproc)
 port=8010
 args=(--seed 0 --repeats 3 ${ARGS:-})
 export HF_HUB_OFFLINE=1
+unset OMP_NUM_THREADS OMP_WAIT_POLICY # every engine uses the cores as it does by itself
 
 start() {
     case $1 in

@@ -226,9 +226,10 @@ def _print(result: ServerReport, console: Console) -> None:
     from mainstem.bench.http_report import server_table, summary
 
     workload, repeats = result.report.workload, result.report.repeats
+    sessions = "one session" if workload.num_sessions == 1 else f"{workload.num_sessions} sessions"
     times = "once" if repeats == 1 else f"{repeats} times, each in other tokens"
     console.print(
-        f"\n[bold]{workload.name}[/], run {times}: {len(workload.calls)} calls in {workload.num_sessions} sessions, "
+        f"\n[bold]{workload.name}[/], run {times}: {len(workload.calls)} calls in {sessions}, "
         f"{sum(workload.prompt_lengths):,} prompt tokens; tokens in the mean of a call, times in the median"
     )
     console.print(server_table(result))
