@@ -115,7 +115,7 @@ def test_a_claim_is_held_against_its_floors() -> None:
     floor = floor_of(made, LATE)
     claimed = {claim.arm: claim for claim in CLAIMS}["radix"].late_ttft_s
     assert floor.peak < floor.modelled < claimed
-    assert "can be reached" in sentences[1]
+    assert "is within reach" in sentences[1]
     assert len(sentences) == 6
     slow = RooflineCost(made.sizes, hardware("8xa100"), GPU_EFFICIENCY)
     assert "cannot be reached" in differences(results, slow)[0]

@@ -356,7 +356,7 @@ def _of_floor(floor: Floor, claimed: float) -> str:
     elif claimed < floor.modelled:
         verdict = "would need more of the peak than is assumed here, even for an agent that has the machine to itself"
     else:
-        verdict = "can be reached by an agent that has the machine to itself"
+        verdict = "is within reach of an agent that has the machine to itself"
     return (
         f"Turn {floor.turn}: {floor.size.new:,} new tokens over {floor.size.cached:,} cached ones take at least "
         f"{_ms(floor.peak)} at the machine's peak, and {_ms(floor.modelled)} at the stated efficiencies. "
