@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mainstem import __version__
 from mainstem.cli.extras import require_bench_extras
+from mainstem.cli.workload import whole_number
 from mainstem.errors import ConfigError, TraceError
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write."""
-    block_size = None if arguments.block_size is None else _positive(arguments.block_size, "--block-size")
+    block_size = None if arguments.block_size is None else whole_number("--block-size", arguments.block_size)
     require_bench_extras("bench trace")
     if arguments.out is not None:
         _make_folder(arguments.out)
@@ -86,14 +85,14 @@ def _measure(trace: BlockTrace, capacities: tuple[int, ...], console: Console) -
 
 
 def _write(result: TraceResult, arguments: argparse.Namespace, console: Console) -> None:
+    from mainstem.bench.origin import origin
     from mainstem.bench.trace.report import as_json, draw
 
     names = ", ".join(path.name for path in arguments.files[:2]) + (
         f" and {len(arguments.files) - 2} more" if len(arguments.files) > 2 else ""
     )
     document = {
-        "command": shlex.join(["mainstem", *sys.argv[1:]]),
-        "version": __version__,
+        **origin(["mainstem", *sys.argv[1:]]),
         "files": [path.name for path in arguments.files],
         **as_json(result),
     }
@@ -127,7 +126,7 @@ def _capacities(text: str, trace: BlockTrace) -> tuple[int, ...]:
 
 def _capacity(text: str, distinct: int) -> int:
     if not text.endswith("%"):
-        return _positive(text, "--capacities")
+        return whole_number("--capacities", text)
     try:
         share = float(text.removesuffix("%"))
     except ValueError:
@@ -135,13 +134,3 @@ def _capacity(text: str, distinct: int) -> int:
     if not 0 < share <= 100:
         raise ConfigError(f"--capacities: a percentage must be above 0 and at most 100, got {text}")
     return int(distinct * share / 100)
-
-
-def _positive(text: str, flag: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise ConfigError(f"{flag}: '{text}' is not a whole number") from None
-    if value < 1:
-        raise ConfigError(f"{flag} must be at least 1, got {value}")
-    return value
