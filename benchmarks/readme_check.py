@@ -100,10 +100,18 @@ def with_table(text: str, table: Sequence[str]) -> str:
     return f"{before}{BEGIN}\n\n" + "\n".join(table) + f"\n\n{END}{after}"
 
 
+def print_beside(committed: Sequence[str], new: Sequence[str]) -> None:
+    """Print the figures of two tables side by side."""
+    for old, now in zip(committed[len(_HEADER) :], new[len(_HEADER) :], strict=True):
+        label, figure = (cell.strip() for cell in old.strip("|").rsplit("|", 1))
+        print(f"{label}\n    committed {figure}, now {now.strip('|').rsplit('|', 1)[1].strip()}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Check, or write; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the table into the README")
+    parser.add_argument("--new", type=Path, metavar="DIR", help="show the results of a new run beside the README's too")
     parser.add_argument("--readme", type=Path, default=README)
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -115,9 +123,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.readme.write_text(with_table(text, expected), encoding="utf-8")
             return 0
         wrong = differences(table_in(text), expected)
+        new = None if arguments.new is None else expected_table(arguments.rows, arguments.new)
     except CheckFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if new is not None:
+        print_beside(expected, new)
     for difference in wrong:
         print(difference, file=sys.stderr)
     if wrong:
