@@ -15,6 +15,7 @@ SERVE_EXTRAS = (
     "gguf",
     "accelerate",
     "filelock",
+    "llguidance",
     "pip",
     "fastapi",
     "uvicorn",

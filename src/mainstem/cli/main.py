@@ -10,8 +10,8 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from mainstem import __version__
 from mainstem.cli import bench, chat, demo, generate, serve
@@ -38,7 +38,18 @@ in docs/architecture.md.
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are raised, so that they print like every other error."""
+    """An argument parser whose complaints are raised, so that they print like every other error.
+
+    It may get its arguments only when it is used, so that no command pays for the imports of another.
+    """
+
+    configure: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        configure, self.configure = self.configure, None
+        if configure is not None:
+            configure(self)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; try '{self.prog} --help'")
@@ -62,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name, help=module.SUMMARY, description=module.DESCRIPTION, formatter_class=_CommandHelp, allow_abbrev=False
         )
-        module.configure(command)
+        command.configure = module.configure
         command.set_defaults(run=module.run)
     return parser
 
