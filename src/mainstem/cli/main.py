@@ -44,8 +44,8 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; try '{self.prog} --help'")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of a command line. Only commands that are named in it get their flags: that may import much."""
     parser = _Parser(
         prog="mainstem",
         description=_ABOUT,
@@ -62,7 +62,8 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name, help=module.SUMMARY, description=module.DESCRIPTION, formatter_class=_CommandHelp, allow_abbrev=False
         )
-        module.configure(command)
+        if name in words:
+            module.configure(command)
         command.set_defaults(run=module.run)
     return parser
 
@@ -89,8 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(words)
+    arguments = parser.parse_args(words)
     if arguments.command is None:
         parser.print_help()
         return USAGE
