@@ -20,7 +20,7 @@ LIMIT_COLOR = "#57606a"
 LIMIT_STYLE = (0, (1, 2))
 # Pictures of long runs show no more steps than they have columns.
 _MOST_POINTS = 2000
-_TITLE_WIDTH = 84
+_TITLE_WIDTH = 72
 
 
 def draw_report(
