@@ -32,7 +32,10 @@ REQUIREMENTS = {
     "smolagents": ["smolagents[openai]"],
 }
 # Why a client's later request does not begin with the exchange before it.
-KNOWN: dict[str, str] = {}
+KNOWN = {
+    "pydantic-ai": "it writes the arguments of a call anew, without spaces",
+    "smolagents": "it sends calls back as text of its own; after its last step it asks anew, without tools",
+}
 ADDRESS = "http://127.0.0.1:8000"
 
 
