@@ -73,9 +73,12 @@ class Limits(NamedTuple):
 def measure_limits(shape: ModelShape, rows: int, device: torch.device) -> Limits:
     """Time a matrix product of `rows` tokens with a feed-forward weight, and a copy. Takes a second or two.
 
-    The best of many runs counts: a limit is what can be reached.
+    The best of many runs counts, of PyTorch's product and of the native extension's: a limit is what can be reached.
     """
     import torch
+
+    from mainstem.model.linear import NativeProduct
+    from mainstem.native import native_library
 
     def synchronize() -> None:
         if device.type == "cuda":
@@ -88,6 +91,10 @@ def measure_limits(shape: ModelShape, rows: int, device: torch.device) -> Limits
     target = torch.empty_like(source)
     with torch.inference_mode():
         gemm_s = _best_seconds(lambda: torch.mm(x, weight.T, out=product), synchronize)
+        if (library := native_library()) is not None and device.type == "cpu" and shape.dtype == torch.float32:
+            linear = torch.nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+            native = NativeProduct([linear], library)
+            gemm_s = min(gemm_s, _best_seconds(lambda: native.compute(x, product), synchronize))
         copy_s = _best_seconds(lambda: target.copy_(source), synchronize)
     return Limits(2.0 * rows * weight.numel() / gemm_s, 2.0 * _COPY_BYTES / copy_s)
 
