@@ -326,8 +326,7 @@ class EngineCore:
         self._fail(self.scheduler.waiting[0], self.scheduler.shortage())
 
     def _note_peaks(self) -> None:
-        unshared = sum(request.num_computed for request in self.scheduler.running)
-        unshared += sum(len(hold.slots) for hold in self.scheduler.holds)
+        unshared = sum(request.num_computed for request in self.scheduler.running) + self.scheduler.num_held
         self._peak_kv_tokens = max(self._peak_kv_tokens, self.cache.stats().protected)
         self._peak_unshared_tokens = max(self._peak_unshared_tokens, unshared)
 

@@ -130,6 +130,7 @@ class Scheduler:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.holds: set[Hold] = set()
+        self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
         self._clock = clock
         self._orders = count()
@@ -187,6 +188,7 @@ class Scheduler:
         self.cache.lock(stored.handle)
         hold = Hold(stored.handle, stored.slots)
         self.holds.add(hold)
+        self.num_held += len(hold.slots)
         return hold
 
     def release(self, hold: Hold) -> None:
@@ -196,6 +198,7 @@ class Scheduler:
             KeyError: when it was released before; nothing has changed then.
         """
         self.holds.remove(hold)
+        self.num_held -= len(hold.slots)
         self.cache.unlock(hold.handle)
 
     def shortage(self) -> OutOfSlots:
@@ -530,6 +533,7 @@ class Scheduler:
         for request in self.running:
             assert request.num_computed <= len(request.table), f"{request} has computed tokens without slots"
             assert request.num_owned <= request.num_computed, f"{request} shares tokens it has not computed"
+        assert self.num_held == sum(len(hold.slots) for hold in self.holds), "held tokens are miscounted"
         in_use = self._held_slots().union(*(request.table.slots.tolist() for request in self.running))
         protected = self.cache.stats().protected
         assert protected == len(in_use), (
