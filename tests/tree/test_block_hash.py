@@ -406,7 +406,7 @@ def count_evictable(cache: BlockHashCache) -> None:
 
 
 def count_keys(cache: BlockHashCache) -> None:
-    cache._num_keyed += 1
+    cache._num_nodes += 1
 
 
 def free_a_cached_block(cache: BlockHashCache) -> None:

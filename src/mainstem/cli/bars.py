@@ -1,4 +1,4 @@
-"""One progress bar over several stages of counted work. It knows the terminal, and not what is counted."""
+"""Progress bars over counted work. It knows the terminal, and not what is counted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
     from mainstem.model import Progress as Tell
 
 
-@contextmanager
-def bars(console: Console, unit: str) -> Iterator[Tell]:
-    """A bar that is gone at the end; nothing at all where there is no terminal.
+def progress_bar(console: Console, unit: str) -> Progress:
+    """A bar with what is counted and the time left, gone at the end; nothing at all where there is no terminal.
 
     Args:
         console: to draw on.
@@ -37,7 +37,13 @@ def bars(console: Console, unit: str) -> Iterator[Tell]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def bars(console: Console, unit: str) -> Iterator[Tell]:
+    """A `progress_bar` that begins again with every stage."""
+    with progress_bar(console, unit) as shown:
         bar = shown.add_task("starting", total=None)
         current = ""
 

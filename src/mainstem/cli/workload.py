@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from mainstem.cli.bars import progress_bar
 from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.threads import wait_without_spinning
@@ -222,25 +223,8 @@ def _run(plan: _Plan, setting: _Setting, console: Console) -> list[ArmRun]:
 
 @contextmanager
 def _progress(console: Console, total: int) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar over all calls of all runs, gone at the end."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("calls"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    """A bar over all calls of all runs."""
+    with progress_bar(console, "calls") as bars:
         bar = bars.add_task("starting", total=total)
 
         def on_end(arm: str, repeat: int, _call: int) -> None:

@@ -31,7 +31,6 @@ from mainstem.config import BLOCK_SIZE
 from mainstem.errors import OutOfSlots
 from mainstem.pages import SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
 from mainstem.tree.interface import (
-    CacheStats,
     InsertResult,
     MatchResult,
     PeekResult,
@@ -88,11 +87,8 @@ class BlockHashCache(PrefixCache):
         # By key: the block that is found, and others with the same key, the oldest first.
         self._found: dict[bytes, int] = {}
         self._duplicates: dict[bytes, list[int]] = {}
-        self._num_keyed = 0
         # Unlocked blocks with a key, the one to be reused next first; the values mean nothing.
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self._queries = self._hits = self._query_tokens = self._hit_tokens = 0
-        self._inserted_tokens = self._evicted = 0
 
     # -- the interface --------------------------------------------------------------------------------------------
 
@@ -149,30 +145,6 @@ class BlockHashCache(PrefixCache):
             self._require_private(self._is_owned[start // self.page_size : stop // self.page_size])
         self.allocator.free_runs(runs)
 
-    def reset(self) -> int:
-        evicted = self._evicted
-        dropped = self.evict(self._evictable)
-        self._evicted = evicted
-        return dropped
-
-    def stats(self) -> CacheStats:
-        free = self.allocator.num_free
-        return CacheStats(
-            capacity=self.capacity,
-            free=free,
-            evictable=self._evictable,
-            protected=self.capacity - free - self._evictable,
-            held=self.held,
-            num_nodes=self._num_keyed,
-            num_namespaces=0,
-            queries=self._queries,
-            hits=self._hits,
-            query_tokens=self._query_tokens,
-            hit_tokens=self._hit_tokens,
-            inserted_tokens=self._inserted_tokens,
-            evicted=self._evicted,
-        )
-
     def check_integrity(self) -> None:
         self.allocator.check_integrity()
         owned = np.flatnonzero(self._is_owned).tolist()
@@ -198,7 +170,7 @@ class BlockHashCache(PrefixCache):
         """Every block with a key is in the index once, under that key, and nothing else is."""
         listed = [(block, key) for key, block in self._found.items()]
         listed += [(block, key) for key, blocks in self._duplicates.items() for block in blocks]
-        assert len(keyed) == self._num_keyed, "blocks with a key are miscounted"
+        assert len(keyed) == self._num_nodes, "blocks with a key are miscounted"
         assert len(listed) == len(keyed), "a block is found under two keys, or under none"
         assert dict(listed) == keyed, "a block is found under another key than its own"
         assert self._duplicates.keys() <= self._found.keys(), "duplicates of a block that is not there"
@@ -213,10 +185,7 @@ class BlockHashCache(PrefixCache):
     def _match(self, num_tokens: int, keys: Iterable[bytes]) -> MatchResult:
         blocks = self._blocks_of(keys)
         length = len(blocks) * self.page_size
-        self._queries += 1
-        self._query_tokens += num_tokens
-        self._hits += length > 0
-        self._hit_tokens += length
+        self._count_query(num_tokens, length)
         return MatchResult(length, self._slots_of(blocks), self._handle(blocks))
 
     def _insert_new(self, keys: Sequence[bytes]) -> InsertResult:
@@ -255,7 +224,7 @@ class BlockHashCache(PrefixCache):
             self._key_of[block] = key
             if self._found.setdefault(key, block) != block:
                 self._duplicates.setdefault(key, []).append(block)
-        self._num_keyed += len(new)
+        self._num_nodes += len(new)
         self._is_owned[new] = True
         added = len(new) * self.page_size
         self._cached_tokens += added
@@ -332,7 +301,7 @@ class BlockHashCache(PrefixCache):
         if key is None:
             return
         self._key_of[block] = None
-        self._num_keyed -= 1
+        self._num_nodes -= 1
         duplicates = self._duplicates.get(key)
         if duplicates is None:
             del self._found[key]

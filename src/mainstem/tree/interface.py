@@ -156,6 +156,9 @@ class PrefixCache(ABC):
         self.allocator = ExtentAllocator(capacity, page_size)
         self._cached_tokens = 0
         self._evictable = 0
+        self._num_nodes = 0
+        self._queries = self._hits = self._query_tokens = self._hit_tokens = 0
+        self._inserted_tokens = self._evicted = 0
 
     @abstractmethod
     def match_prefix(self, tokens: Tokens, namespace: Namespace = ()) -> MatchResult:
@@ -221,17 +224,35 @@ class PrefixCache(ABC):
             How many were freed.
         """
 
-    @abstractmethod
     def reset(self) -> int:
         """Forget everything that is not locked.
 
         Returns:
             How many tokens were dropped.
         """
+        evicted = self._evicted
+        dropped = self.evict(self._evictable)
+        self._evicted = evicted
+        return dropped
 
-    @abstractmethod
     def stats(self) -> CacheStats:
         """Count slots and events, in constant time."""
+        free = self.allocator.num_free
+        return CacheStats(
+            capacity=self.capacity,
+            free=free,
+            evictable=self._evictable,
+            protected=self.capacity - free - self._evictable,
+            held=self.held,
+            num_nodes=self._num_nodes,
+            num_namespaces=self._num_namespaces,
+            queries=self._queries,
+            hits=self._hits,
+            query_tokens=self._query_tokens,
+            hit_tokens=self._hit_tokens,
+            inserted_tokens=self._inserted_tokens,
+            evicted=self._evicted,
+        )
 
     @abstractmethod
     def check_integrity(self) -> None:
@@ -271,6 +292,18 @@ class PrefixCache(ABC):
     def held(self) -> int:
         """Slots that callers hold privately: allocated, and not cached."""
         return self.capacity - self.allocator.num_free - self._cached_tokens
+
+    @property
+    def _num_namespaces(self) -> int:
+        """Namespaces that are known to have cached tokens."""
+        return 0
+
+    def _count_query(self, num_tokens: int, length: int) -> None:
+        """Count one query of so many tokens, `length` of which were matched."""
+        self._queries += 1
+        self._query_tokens += num_tokens
+        self._hits += length > 0
+        self._hit_tokens += length
 
     def _allocate_runs(self, n: int, after: int | None) -> list[Run]:
         """What `allocate` does, in runs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from mainstem.pages import SlotArray
-from mainstem.tree.interface import CacheStats, InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle, Reuse
+from mainstem.tree.interface import InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle, Reuse
 from mainstem.tree.keys import Namespace, Tokens, as_tokens, namespace_key
 
 
@@ -29,12 +29,10 @@ class NoPrefixCache(PrefixCache):
     def __init__(self, capacity: int, page_size: int = 1) -> None:
         super().__init__(capacity, page_size)
         self._nothing = _Nothing()
-        self._queries = self._query_tokens = 0
 
     def match_prefix(self, tokens: Tokens, namespace: Namespace = ()) -> MatchResult:
         namespace_key(namespace)
-        self._query_tokens += len(as_tokens(tokens))
-        self._queries += 1
+        self._count_query(len(as_tokens(tokens)), 0)
         return MatchResult(0, np.empty(0, np.int32), self._nothing)
 
     def peek(self, tokens: Tokens, namespace: Namespace = ()) -> PeekResult:
@@ -63,27 +61,6 @@ class NoPrefixCache(PrefixCache):
         if n < 0:
             raise ValueError(f"cannot evict {n} tokens")
         return 0
-
-    def reset(self) -> int:
-        return 0
-
-    def stats(self) -> CacheStats:
-        free = self.allocator.num_free
-        return CacheStats(
-            capacity=self.capacity,
-            free=free,
-            evictable=0,
-            protected=self.capacity - free,
-            held=self.held,
-            num_nodes=0,
-            num_namespaces=0,
-            queries=self._queries,
-            hits=0,
-            query_tokens=self._query_tokens,
-            hit_tokens=0,
-            inserted_tokens=0,
-            evicted=0,
-        )
 
     def check_integrity(self) -> None:
         self.allocator.check_integrity()

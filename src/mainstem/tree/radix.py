@@ -15,7 +15,7 @@ import numpy as np
 from mainstem.errors import OutOfSlots
 from mainstem.pages import Run, SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
 from mainstem.tree.integrity import check_tree
-from mainstem.tree.interface import CacheStats, InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle, Reuse
+from mainstem.tree.interface import InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle, Reuse
 from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, common_length, namespace_key
 from mainstem.tree.node import NO_TOKENS, ChildKey, Node, RecencyList, Root
 
@@ -47,19 +47,13 @@ class RadixCache(PrefixCache):
         self._recency = RecencyList()
         self._nothing = Root((), self._recency)
         self._is_cached = np.zeros(self.capacity, dtype=np.bool_)
-        self._num_nodes = 0
-        self._queries = self._hits = self._query_tokens = self._hit_tokens = 0
-        self._inserted_tokens = self._evicted = 0
 
     def match_prefix(self, tokens: Tokens, namespace: Namespace = ()) -> MatchResult:
         tokens = as_tokens(tokens)
         walk = self._walk(namespace_key(namespace), tokens)
         path = self._settle(walk)
         self._touch(path)
-        self._queries += 1
-        self._query_tokens += len(tokens)
-        self._hits += walk.length > 0
-        self._hit_tokens += walk.length
+        self._count_query(len(tokens), walk.length)
         return MatchResult(walk.length, _slots_of(path), path[-1] if path else self._nothing)
 
     def peek(self, tokens: Tokens, namespace: Namespace = ()) -> PeekResult:
@@ -138,29 +132,9 @@ class RadixCache(PrefixCache):
         self._require_uncached(runs)
         self.allocator.free_runs(runs)
 
-    def reset(self) -> int:
-        evicted = self._evicted
-        dropped = self.evict(self._evictable)
-        self._evicted = evicted
-        return dropped
-
-    def stats(self) -> CacheStats:
-        free = self.allocator.num_free
-        return CacheStats(
-            capacity=self.capacity,
-            free=free,
-            evictable=self._evictable,
-            protected=self.capacity - free - self._evictable,
-            held=self.held,
-            num_nodes=self._num_nodes,
-            num_namespaces=len(self._roots),
-            queries=self._queries,
-            hits=self._hits,
-            query_tokens=self._query_tokens,
-            hit_tokens=self._hit_tokens,
-            inserted_tokens=self._inserted_tokens,
-            evicted=self._evicted,
-        )
+    @property
+    def _num_namespaces(self) -> int:
+        return len(self._roots)
 
     def check_integrity(self) -> None:
         self.allocator.check_integrity()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from mainstem.cli.bars import progress_bar
 from mainstem.cli.bench.agent import parse_turns
 from mainstem.cli.extras import require_bench_extras
 from mainstem.cli.workload import positive_number, seed_number, whole_number
@@ -207,17 +208,8 @@ def _introduce(client: CompletionsClient, console: Console) -> None:
 
 @contextmanager
 def _progress(console: Console, workload: Workload, repeats: int) -> Iterator[Callable[[int], None]]:
-    """A bar over all calls of all runs, gone at the end."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("calls"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    """A bar over all calls of all runs."""
+    with progress_bar(console, "calls") as bars:
         bar = bars.add_task(workload.name, total=repeats * len(workload.calls))
         yield lambda _call: bars.advance(bar)
 
