@@ -192,3 +192,17 @@ def test_a_path_that_is_not_there_and_a_file_that_is_not_json_are_refused(tmp_pa
     broken.write_text("{")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_recordings([broken])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("deep.json", "[" * 100_000),
+        ("cassette.yaml", "interactions: [{request: 5}]"),
+        ("task.json", '[{"traj": 5}]'),
+    ],
+)
+def test_a_file_that_only_looks_like_a_recording_is_named(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=name):
+        read_recordings([tmp_path / name])

@@ -105,3 +105,17 @@ def test_what_makes_no_workload_is_refused() -> None:
         branch(branches=0, vocab_size=VOCAB_SIZE)
     with pytest.raises(ConfigError, match="system prompts must be above 0"):
         chat(system_prompts=0, vocab_size=VOCAB_SIZE)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("scale", [1e308, 101, float("inf")])
+def test_a_scale_that_nothing_could_hold_is_refused(make: Callable[..., Workload], scale: float) -> None:
+    with pytest.raises(ConfigError, match="scale must be at most 100"):
+        make(scale=scale, vocab_size=VOCAB_SIZE)
+
+
+def test_more_calls_than_anyone_would_wait_for_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 1,000,000"):
+        agent(scale=0.01, agents=99_999_999, vocab_size=VOCAB_SIZE)
+    with pytest.raises(ConfigError, match="10,000,000 calls"):
+        branch(branches=1000, depth=10_000, vocab_size=VOCAB_SIZE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mainstem.engine import LLM
-from mainstem.errors import ConfigError, EngineFailed, InvalidRequest, ModelLoadError, PromptTooLong
+from mainstem.errors import ConfigError, EngineFailed, EngineStopped, InvalidRequest, ModelLoadError, PromptTooLong
 from mainstem.params import SamplingParams
 from tests.engine.support import assert_all_released, greedy, kv_memory_for, random_tokens, tiny_llm
 from tests.support.tiny_models import make_tiny_model
@@ -348,3 +349,20 @@ def test_what_is_not_finite_never_enters_the_cache(tmp_path: Path) -> None:
     texts = [[token for news in inbox for token in news.token_ids] for inbox in received[1:]]
     assert texts == outputs[1:]
     assert_all_released(llm)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_is_told_that_the_engine_stayed_behind(tiny_model: Path) -> None:
+    llm = tiny_llm(tiny_model)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            llm.generate([[5, 6, 7]], greedy(2))
+        except EngineStopped:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert llm.generate([[5, 6, 7]], greedy(2))[0].token_ids

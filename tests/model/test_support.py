@@ -107,6 +107,20 @@ def test_plain_causal_attention_gives_the_logits_of_a_served_architecture(archit
         ("llava", {}, "only text models"),
         ("llama", {"is_causal": False}, "attend to later ones"),
         ("bert", {}, "has not been checked"),
+        (
+            "llama",
+            {
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 1e4,
+                    "factor": 4.0,
+                    "short_factor": [1.0] * 64,
+                    "long_factor": [2.0] * 64,
+                    "original_max_position_embeddings": 256,
+                }
+            },
+            "longrope",
+        ),
         ("llama", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
     ],
 )

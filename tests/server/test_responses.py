@@ -133,6 +133,18 @@ def test_a_store_is_bounded_by_size_too(monkeypatch: pytest.MonkeyPatch) -> None
     assert store.get((), "c") is not None
 
 
+def test_what_a_stored_response_repeats_counts_too(load_tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainstem.server.stored.MAX_CHARACTERS", 50_000)
+    with (
+        BackgroundServer(load_tiny(), ServerConfig(port=0, served_model_name=MODEL)) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEYLESS, max_retries=0) as client,
+    ):
+        ids = [ask(client, max_output_tokens=1, metadata={"note": "x" * 20_000}).id for _ in range(3)]
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(ids[0])
+        assert client.responses.retrieve(ids[2]).id == ids[2]
+
+
 def test_a_tool_that_must_be_called_is(sdk: openai.OpenAI) -> None:
     response = ask(sdk, tools=RESPONSES_TOOLS, tool_choice="required", max_output_tokens=400)
     assert response.status == "completed"

@@ -93,7 +93,14 @@ def test_a_copy_goes_its_own_way(tokenizer: Tokenizer, compiler: GrammarCompiler
 
 @pytest.mark.parametrize(
     "grammar",
-    ["start: nothing", "start: (", 'start: %json {"type": "wish"}', 'start: %json {"not": {"type": "string"}}'],
+    [
+        "start: nothing",
+        "start: (",
+        'start: %json {"type": "wish"}',
+        'start: %json {"not": {"type": "string"}}',
+        'start: %json {"$ref": "#"}',
+        'start: %json {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}',
+    ],
 )
 def test_a_grammar_that_cannot_be_used_is_refused(compiler: GrammarCompiler, grammar: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be used"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mainstem.errors import InvalidRequest
 from mainstem.tokens import Tokenizer, Tool
 from mainstem.tokens.grammar import Constraint, GrammarCompiler
 from mainstem.tools import CallSyntax, ReplyParser, ToolChoice, json_grammar, reply_grammar
@@ -195,3 +196,14 @@ def test_the_folder_of_the_tokenizer_is_not_needed_any_more(tmp_path: Path) -> N
     for path in folder.iterdir():
         path.unlink()
     assert not GrammarCompiler(loaded, VOCAB_SIZE).compile('start: "a"').finished
+
+
+@pytest.mark.parametrize("step", [10_001, 999_983, 0.12345678])
+def test_a_multiple_that_would_take_seconds_to_compile_is_refused(step: float) -> None:
+    with pytest.raises(InvalidRequest, match="multipleOf"):
+        json_grammar({"type": "object", "properties": {"a": {"anyOf": [{"type": "number", "multipleOf": step}]}}})
+
+
+@pytest.mark.parametrize("step", [2, 0.01, 10_000])
+def test_a_usual_multiple_is_not(step: float) -> None:
+    assert str(step) in json_grammar({"type": "number", "multipleOf": step})

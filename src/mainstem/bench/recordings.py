@@ -122,16 +122,22 @@ def _load(path: Path) -> Any:
 
             return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return json.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{path} cannot be read: it is nested too deeply") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
 def _sessions_of(content: Any, path: Path) -> list[Recording]:
     """What a file holds, by the first reader that recognises it."""
-    for reader in _READERS:
-        if found := reader(content, path.name):
-            return found
-    return []
+    try:
+        return next((found for reader in _READERS if (found := reader(content, path.name))), [])
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{path} looks like a recording, but cannot be read: {_what(error)}") from None
+
+
+def _what(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 # -- one reader per format --------------------------------------------------------------------------------------------

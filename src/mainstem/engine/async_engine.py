@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 
 from mainstem.config import EngineConfig
 from mainstem.engine.outputs import EngineStats, RequestOutput
@@ -47,6 +48,8 @@ class AsyncEngine:
         self._outbox: list[tuple[_Mailbox, News]] = []
         self._accepting = True
         self._live = 0  # replies that callers still wait for
+        # Threads of their own: whoever sends slow grammars delays grammars only.
+        self._compilers = ThreadPoolExecutor(2, thread_name_prefix="mainstem-grammar")
         self._engine = EngineThread(config, progress, after_step=self._post)
         self.model_name = self._engine.model_name
         self.budget = self._engine.budget
@@ -70,6 +73,7 @@ class AsyncEngine:
         deadline = time.monotonic() + drain_s
         while self._live and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
+        self._compilers.shutdown(wait=False, cancel_futures=True)
         self._engine.stop()
         await asyncio.to_thread(self._engine.join)
 
@@ -93,7 +97,9 @@ class AsyncEngine:
         core = self._engine.core
         core.check(prompt, params, namespace)
         # A large grammar takes longer to compile than other requests may wait.
-        constraint = None if params.grammar is None else await asyncio.to_thread(core.constrain, params)
+        constraint = None
+        if params.grammar is not None:
+            constraint = await asyncio.get_running_loop().run_in_executor(self._compilers, core.constrain, params)
         if not self.accepting:
             raise EngineStopped("the engine is shutting down and takes no new requests")
         box = _Mailbox()

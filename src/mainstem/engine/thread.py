@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import time
 import weakref
@@ -71,6 +72,7 @@ class EngineThread:
         self._commands: deque[Callable[[], Any]] = deque()
         self._stopping = False
         self._dead = False
+        self._process = os.getpid()
         self._last_check = time.monotonic()
         built: Future[BuiltEngine] = Future()
         self._thread = threading.Thread(
@@ -84,8 +86,8 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        """Whether commands are still taken."""
-        return not (self._stopping or self._dead)
+        """Whether commands are still taken; not in a forked child, which has no copy of the thread."""
+        return not (self._stopping or self._dead) and os.getpid() == self._process
 
     def stats(self) -> EngineStats:
         """The engine's counts after its latest step."""

@@ -129,6 +129,17 @@ def _sliding_window(config: Config) -> str | None:
     )
 
 
+def _long_rope(config: Config) -> str | None:
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = {rope.get("rope_type")} | {part.get("rope_type") for part in rope.values() if isinstance(part, dict)}
+    if "longrope" not in kinds:
+        return None
+    return (
+        "its rotary frequencies depend on the longest position in a step (longrope), so that what is computed for a "
+        "token would depend on who shares its step"
+    )
+
+
 def _quantized(config: Config) -> str | None:
     quantization = getattr(config, "quantization_config", None)
     if quantization is None:
@@ -157,6 +168,7 @@ _CHECKS: tuple[Callable[[Config], str | None], ...] = (
     _other_than_text,
     _layer_kinds,
     _sliding_window,
+    _long_rope,
     _quantized,
     _unknown,
 )

@@ -6,6 +6,7 @@ Knows the fields of this API and what its items say: it is the translation of th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,7 +88,8 @@ def router(service: Service) -> APIRouter:
 
         def keep(response: dict[str, Any], said: Message) -> None:
             if body.store is not False:
-                size = sum(_size(message) for message in (*new, said))
+                # Earlier messages may have no other keeper by the time that this one goes.
+                size = sum(map(_size, (*earlier, *new, said))) + len(json.dumps(response, ensure_ascii=False))
                 stored = StoredResponse(response, (*earlier, *new, said), size)
                 service.responses.add(tenant, response["id"], stored)
 

@@ -125,7 +125,9 @@ def naming_schema(turn: Turn, *, schema_param: str) -> Iterator[None]:
     except InvalidRequest as error:
         if error.param == "grammar":
             param = schema_param if turn.schema is not None else "tools"
-            raise InvalidRequest(str(error).replace("The grammar, or a", "A"), param=param) from None
+            raise InvalidRequest(
+                str(error).replace("The grammar, or a JSON schema in it,", "The JSON schema"), param=param
+            ) from None
         raise
 
 

@@ -53,10 +53,15 @@ class GrammarCompiler:
         )
         if matcher.is_error():
             raise InvalidRequest(
-                f"The grammar, or a JSON schema in it, cannot be used: {_first_line(matcher.get_error())}",
+                f"The grammar, or a JSON schema in it, cannot be used: {_reason(matcher.get_error())}", param="grammar"
+            )
+        constraint = Constraint(matcher, self._num_logits)
+        if not constraint.copy().mask().any():
+            raise InvalidRequest(
+                "The grammar, or a JSON schema in it, cannot be used: nothing can be said that follows it",
                 param="grammar",
             )
-        return Constraint(matcher, self._num_logits)
+        return constraint
 
     def _loaded(self) -> Any:
         """llguidance's form of the vocabulary, which takes a moment to make."""
@@ -130,5 +135,6 @@ class _Tokens:
         return ids
 
 
-def _first_line(error: str) -> str:
-    return error.strip().splitlines()[0][:500] if error.strip() else "no reason given"
+def _reason(error: str) -> str:
+    """What is wrong, on one line; regular expressions are complained of on several."""
+    return " ".join(error.split())[:500] or "no reason given"

@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
+from mainstem.errors import InvalidRequest
 from mainstem.tokens import Tool
 from mainstem.tools.syntax import BareJson, CallSyntax, Hermes, Mistral, Pythonic
 
 # A small model that may call as often as it likes does not stop.
 MAX_FORCED_CALLS = 8
+# States of the automaton that says which numbers are multiples of another; this many take a third of a second.
+_MAX_STEP = 10_000
 SpecialId = Callable[[str], int | None]
 _ANYTHING = "/(?s:.*)/"
 _OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -219,7 +223,31 @@ def _arguments(tool: Tool) -> str:
     return _json(schema, lenient=not tool.strict)
 
 
+def _digits(number: float) -> int:
+    """A number without its sign and decimal point."""
+    return int("".join(map(str, Decimal(str(number)).as_tuple().digits)))
+
+
+def _check_multiples(schema: Any) -> None:
+    """Refuse multiples whose automaton would take seconds to build: it has as many states as the number is large."""
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, Mapping):
+            step = part.get("multipleOf")
+            if isinstance(step, int | float) and _digits(step) > _MAX_STEP:
+                raise InvalidRequest(
+                    f"The grammar, or a JSON schema in it, cannot be used: multipleOf {step} has too many digits; "
+                    f"at most {_MAX_STEP:,}, decimal point left out, are supported",
+                    param="grammar",
+                )
+            left.extend(part.values())
+        elif isinstance(part, list):
+            left.extend(part)
+
+
 def _json(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
+    _check_multiples(schema)
     return "%json " + json.dumps({**schema, "x-guidance": {**_OPTIONS, "lenient": lenient}})
 
 

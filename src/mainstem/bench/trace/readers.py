@@ -85,7 +85,7 @@ def _first_value(path: Path, text: str) -> Any:
     """The JSON value that the file begins with: all of it, or its first line."""
     try:
         value, _ = json.JSONDecoder().raw_decode(text.lstrip("\ufeff \t\r\n"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise TraceError(f"{path} is neither JSON nor JSON lines") from None
     return value
 
@@ -98,7 +98,7 @@ def _read_mooncake(path: Path, text: str, block_size: int) -> _File:
         where = f"{path}, line {number}"
         try:
             fields = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise TraceError(f"{where}: not a JSON object, perhaps cut off") from None
         time_ms = _number(fields, "timestamp", where)
         requests.append(_request(fields, "input_length", time_ms / 1000, path, where))

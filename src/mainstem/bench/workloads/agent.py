@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mainstem.bench.workload import Call, Workload
-from mainstem.bench.workloads.drawing import Drawing, require_positive
+from mainstem.bench.workloads.drawing import Drawing, require_calls, require_positive
 from mainstem.errors import ConfigError
 
 SYSTEM_PROMPT, TOOL_SCHEMAS, REPOSITORY, TASK = 2000, 1500, 6000, 150
@@ -52,6 +52,7 @@ def agent(
     require_positive(scale=scale, turns=turns.fewest, agents=agents)
     if turns.most < turns.fewest:
         raise ConfigError(f"turns must go up, got {turns.fewest}-{turns.most}")
+    require_calls(agents * turns.most)
     draw = Drawing(seed, vocab_size)
     head = draw.tokens(sum(round(part * scale) for part in (SYSTEM_PROMPT, TOOL_SCHEMAS, REPOSITORY)))
     calls: list[Call] = []

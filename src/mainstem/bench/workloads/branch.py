@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from mainstem.bench.workload import Call, Workload
-from mainstem.bench.workloads.drawing import Drawing, require_positive
+from mainstem.bench.workloads.drawing import Drawing, require_calls, require_positive
 
 ROOT = 12_000
 THOUGHT, REPLY = (20, 100), (20, 60)
@@ -40,6 +40,7 @@ def branch(
         ConfigError: when these make no workload.
     """
     require_positive(scale=scale, branches=branches, depth=depth, trees=trees)
+    require_calls(trees * branches * depth)
     draw = Drawing(seed, vocab_size)
     calls: list[Call] = []
     for session in range(trees):

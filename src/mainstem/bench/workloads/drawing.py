@@ -9,6 +9,9 @@ from mainstem.tree import TokenArray
 
 # Where a vocabulary has them, the lowest ids are special tokens.
 _MOST_SPECIAL = 100
+# More than anyone would wait for, or has memory for.
+MAX_CALLS = MAX_SIZE = 1_000_000
+MAX_SCALE = 100.0
 
 
 class Drawing:
@@ -37,8 +40,21 @@ def require_positive(**values: float) -> None:
     """Refuse sizes that make no workload.
 
     Raises:
-        ConfigError: naming the first value that is not above 0.
+        ConfigError: naming the first value that is not above 0, or far too large.
     """
     for name, value in values.items():
         if not value > 0:
             raise ConfigError(f"{name.replace('_', ' ')} must be above 0, got {value:g}")
+        most = MAX_SCALE if name == "scale" else MAX_SIZE
+        if value > most:
+            raise ConfigError(f"{name.replace('_', ' ')} must be at most {most:,.0f}, got {value:g}")
+
+
+def require_calls(count: int) -> None:
+    """Refuse a workload of more calls than anyone would wait for.
+
+    Raises:
+        ConfigError: saying how many there would be.
+    """
+    if count > MAX_CALLS:
+        raise ConfigError(f"this makes {count:,} calls, and at most {MAX_CALLS:,} are run; ask for fewer")

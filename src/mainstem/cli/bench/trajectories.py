@@ -273,7 +273,7 @@ def _print(console: Console, plan: _Plan, replays: _Replays, results: Sequence[S
     if plan.cache_only:
         turns = sum(len(result.report.workload.calls) for result in results) * len(plan.arms)
         seconds = sum(result.seconds for result in results)
-        console.print(f"{turns:,} turns in {seconds:.1f} s without a model: {turns / seconds:,.0f} a second")
+        console.print(f"{turns:,} turns in {seconds:.1f} s without a model: {turns / max(seconds, 1e-9):,.0f} a second")
     for result in results:
         if result.turns_left_out:
             console.print(
