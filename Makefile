@@ -9,8 +9,8 @@ TORCH ?= torch==2.13.0
 ARGS ?=
 # Where `make bench` writes; OUT=benchmarks/results renews what is committed.
 OUT ?= build/bench
-AGENT := --scale 0.1 --turns 10 --repeats 2
-BRANCH := --scale 0.125 --branches 6 --depth 2 --repeats 2
+AGENT := --scale 0.1 --turns 6 --repeats 2
+BRANCH := --scale 0.125 --branches 4 --depth 2 --repeats 2
 CHAT := --cache-only --sessions 300
 
 VENV := .venv
@@ -48,7 +48,7 @@ bench: $(STAMP)  ## run every benchmark of the README, in under ten minutes, and
 	@echo "== tree"; $(BIN)/python -m benchmarks.bench_tree --out $(OUT)/tree.json
 	@echo "== session"; $(BIN)/python -m benchmarks.bench_session --repeats 2 --out $(OUT)/session.json
 	@echo "== latency"; $(BIN)/python -m benchmarks.bench_latency --out $(OUT)/latency.json
-	@echo "== cascade"; $(BIN)/python -m benchmarks.bench_cascade --pairs 8 --out $(OUT)/cascade.json
+	@echo "== cascade"; $(BIN)/python -m benchmarks.bench_cascade --pairs 6 --branches 8,32 --out $(OUT)/cascade.json
 	@echo "== agent"; $(BIN)/mainstem bench agent $(AGENT) --out $(OUT)/agent
 	@echo "== branch"; $(BIN)/mainstem bench branch $(BRANCH) --out $(OUT)/branch
 	@echo "== chat"; $(BIN)/mainstem bench chat $(CHAT) --out $(OUT)/chat

@@ -70,16 +70,23 @@ def main() -> None:
     """Measure every number of branches on every root."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
+    parser.add_argument(
+        "--branches",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=BRANCHES,
+        metavar="LIST",
+        help="numbers of branches (default 8,32,64)",
+    )
     parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs of steps in each case (default %(default)s)")
     arguments = parser.parse_args()
-    core = build_engine(EngineConfig(kv_memory="2GiB", max_num_seqs=max(BRANCHES))).core
+    core = build_engine(EngineConfig(kv_memory="2GiB", max_num_seqs=max(arguments.branches))).core
     rng = np.random.default_rng(0)
-    cases = []
+    cases: dict[str, dict[str, Any]] = {}
     print(f"{'branches':>8} {'root':>6} {'shared':>9} {'unshared':>10} {'speed-up':>9} {'bound':>6} {'of it':>6}")
     for root in ROOTS:
-        for branches in BRANCHES:
+        for branches in arguments.branches:
             case = measure(core, rng, branches, root, arguments.pairs)
-            cases.append(case)
+            cases[f"{branches} on {root}"] = case
             print(
                 f"{branches:8} {root:6} {case['shared ms']['median']:6.1f} ms {case['unshared ms']['median']:7.1f} ms "
                 f"{case['speed-up']['median']:8.2f}x {case['bound']:6.2f} {case['share of the bound']:6.0%}",
