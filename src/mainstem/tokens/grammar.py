@@ -6,6 +6,7 @@ grammar is for, and nothing of logits.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -19,6 +20,8 @@ from mainstem.errors import InvalidRequest
 if TYPE_CHECKING:
     from mainstem.tokens.tokenizer import Tokenizer
 
+# How llguidance shows a line of the grammar.
+_SOURCE_LINE = re.compile(r"\s*\d+ \|")
 # Symbols; a client's schema may not take seconds to compile.
 _MAX_GRAMMAR_SIZE = 200_000
 
@@ -136,5 +139,6 @@ class _Tokens:
 
 
 def _reason(error: str) -> str:
-    """What is wrong, on one line; regular expressions are complained of on several."""
-    return " ".join(error.split())[:500] or "no reason given"
+    """What is wrong, on one line, without the lines of the grammar that are shown with it."""
+    said = [line.strip() for line in error.splitlines() if not _SOURCE_LINE.match(line)]
+    return " ".join(filter(None, said))[:200] or "no reason given"
