@@ -1,4 +1,4 @@
-"""Progress bars over counted work. It knows the terminal, and not what is counted."""
+"""Progress bars over counted work, and where reports go. It knows the terminal, and not what is counted."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from mainstem.model import Progress as Tell
+
+_FILE_WIDTH = 160
+
+
+def report_console() -> Console:
+    """Where a benchmark reports: the terminal as it is, and a file wide enough that no figure of a table is cut."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_FILE_WIDTH)
 
 
 def progress_bar(console: Console, unit: str) -> Progress:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from mainstem.cli.bars import progress_bar
+from mainstem.cli.bars import progress_bar, report_console
 from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.threads import wait_without_spinning
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from mainstem.bench.workload import Workload
 
 FAILED = 1
-# Of the tables, where there is no terminal to say how wide they may be.
-_WIDTH = 132
 # Tokens of the embedded model, for runs without a model.
 DEFAULT_VOCAB_SIZE = 49_152
 # About what two cores cost at a cloud provider.
@@ -107,11 +105,7 @@ def run_workload(arguments: argparse.Namespace, make: MakeWorkload, choose_pool:
         require_extras("bench")
         wait_without_spinning()
 
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
+    console = report_console()
     setting = _virtual(plan, make, choose_pool) if plan.cache_only else _real(plan, make, choose_pool, console)
     _print_introduction(console, plan, setting)
     started = time.perf_counter()

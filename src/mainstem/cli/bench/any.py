@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainstem.cli.bars import progress_bar
+from mainstem.cli.bars import progress_bar, report_console
 from mainstem.cli.bench.agent import parse_turns
 from mainstem.cli.extras import require_bench_extras
 from mainstem.cli.workload import positive_number, seed_number, whole_number
@@ -103,9 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = _read(arguments)
     require_bench_extras("bench any")
 
-    from rich.console import Console
-
-    return asyncio.run(_run(plan, Console(highlight=False)))
+    return asyncio.run(_run(plan, report_console()))
 
 
 def _read(arguments: argparse.Namespace) -> _Plan:

@@ -33,7 +33,7 @@ from mainstem.bench.simulate import (
 )
 from mainstem.bench.validate import CPU_EFFICIENCY, TOLERANCE, TurnCheck
 from mainstem.bench.workloads.agent import TurnRange, agent
-from mainstem.cli.bars import bars
+from mainstem.cli.bars import bars, report_console
 from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.threads import wait_without_spinning
@@ -115,9 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
         except OSError as error:
             raise ConfigError(f"--out: cannot make the folder {arguments.out}: {error.strerror}") from None
 
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = report_console()
     if arguments.validate:
         return _validate(arguments, console)
     return _simulate(arguments, console)
@@ -262,8 +260,8 @@ def _sweep_table(loads: Sequence[LoadResult]) -> Table:
     return table
 
 
-# Below this share of what an endless cache would hit, the pool thrashes.
-_THRASHES = 0.8
+# Below this share of what an endless cache would hit, the pool no longer holds the agents.
+_THRASHES = 0.97
 
 
 def _where_it_thrashes(loads: Sequence[LoadResult], cost: RooflineCost, setting: Setting) -> list[str]:
@@ -276,7 +274,10 @@ def _where_it_thrashes(loads: Sequence[LoadResult], cost: RooflineCost, setting:
                 f"{arm}: with {min(worn):,} agents {pool} hits less than {_THRASHES:.0%} of what an endless one would."
             )
         else:
-            sentences.append(f"{arm}: {pool} holds so many agents.")
+            most = max(load.agents for load in loads if load.arm == arm)
+            sentences.append(
+                f"{arm}: {pool} holds {most:,} agents, with {_THRASHES:.0%} of an endless one's hits or more."
+            )
     return sentences
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mainstem.cli.bars import report_console
 from mainstem.cli.extras import require_bench_extras
 from mainstem.cli.workload import whole_number
 from mainstem.errors import ConfigError, TraceError
@@ -56,12 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         _make_folder(arguments.out)
 
-    from rich.console import Console
-
     from mainstem.bench.trace import choose_capacities, read_traces
     from mainstem.bench.trace.report import summary, table
 
-    console = Console(highlight=False)
+    console = report_console()
     with console.status("reading"):
         trace = read_traces(arguments.files, block_size=block_size)
     capacities = choose_capacities(trace) if arguments.capacities is None else _capacities(arguments.capacities, trace)

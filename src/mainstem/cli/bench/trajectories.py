@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mainstem.bench.drive import drive
 from mainstem.bench.run import ARMS, ArmRun, EngineArms, VirtualArms, ample_pool, parse_arms, run_arms
 from mainstem.bench.workload import Workload
-from mainstem.cli.bars import bars
+from mainstem.cli.bars import bars, report_console
 from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.threads import wait_without_spinning
@@ -112,11 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not plan.cache_only:
         wait_without_spinning()
 
-    from rich.console import Console
-
     from mainstem.bench.recordings import read_recordings
 
-    console = Console(highlight=False)
+    console = report_console()
     found = read_recordings(plan.paths)
     if not found.recordings:
         raise ConfigError(f"there are no recordings of agents in {', '.join(map(str, plan.paths))}")
