@@ -26,7 +26,7 @@ def test_the_claimed_table_and_the_simulated_one(tmp_path: Path, capsys: pytest.
     assert "claimed: SGLang" in said
     assert "Floor at turn 10, 501 new tokens" in said
     assert "Where what is claimed differs:" in said
-    assert "tokens holds so many agents" in said
+    assert "tokens holds 2 agents" in said
     result = json.loads((tmp_path / "result.json").read_text())
     assert set(result["arms"]) == {"radix", "block-hash", "none"}
     assert result["arms"]["radix"]["steady"]["reuse"] > result["arms"]["none"]["steady"]["reuse"] == 0
