@@ -1,12 +1,7 @@
 /* What a decoder layer does between its products and its attention, for one instruction set: see native.c for what is
  * computed, vectors.h for LANES, TARGET and NAME. Every function takes one row. */
 
-/* The `count` floats at `p`, fewer than LANES, the other lanes zero; and back. */
-INLINE void NAME(read_some)(Floats *to, const float *p, int64_t count) {
-    float lane[LANES] = {0};
-    memcpy(lane, p, sizeof(float) * (size_t)count);
-    *to = READ(lane);
-}
+/* The first `count` lanes to `p`; load_some is the way back. */
 INLINE void NAME(write_some)(const Floats *from, float *p, int64_t count) {
     float lane[LANES];
     AT(lane) = *from;
@@ -20,7 +15,7 @@ INLINE void NAME(normalize)(const float *x, const float *weight, float *y, int64
     for (; i + LANES <= width; i += LANES) squares = READ(x + i) * READ(x + i) + squares;
     if (i < width) {
         Floats rest;
-        NAME(read_some)(&rest, x + i, width - i);
+        NAME(load_some)(&rest, x, i, (int)(width - i), FLOAT32);
         squares = rest * rest + squares;
     }
     const float scale = 1.0f / __builtin_sqrtf(NAME(total)(&squares) / (float)width + epsilon);
@@ -96,8 +91,8 @@ TARGET static void NAME(gate_row)(void *argument, int64_t row) {
             NAME(gated)(&g, &u);
             AT(y + i) = g;
         } else {
-            NAME(read_some)(&g, gate + i, width - i);
-            NAME(read_some)(&u, up + i, width - i);
+            NAME(load_some)(&g, gate, i, (int)(width - i), FLOAT32);
+            NAME(load_some)(&u, up, i, (int)(width - i), FLOAT32);
             NAME(gated)(&g, &u);
             NAME(write_some)(&g, y + i, width - i);
         }
