@@ -42,6 +42,7 @@ CPU_EFFICIENCY = Efficiency(
     memory=1.0,
     link=1.0,
     step_overhead_s=0.006,
+    overlap=False,
     reasons=(
         "gemm 0.65: norms, rotations, activations and residual sums lie between the products, and small models have "
         "products narrower than the one measured",
@@ -178,29 +179,34 @@ def probe(arms: EngineArms, rows: int, max_len: int, vocab_size: int) -> Probe:
 
 
 def efficiency_of(found: Probe, sizes: ModelSizes, hardware: Hardware) -> Efficiency:
-    """The shares of the peaks that a probe shows, none above 1."""
+    """The shares of the peaks that a probe shows, none above 1, with reading and arithmetic one after the other."""
     model = sizes.cost
     per_pair = 4.0 * model.num_layers * model.query_width
-    overhead = max(0.0, found.decode - model.weight_bytes / hardware.bytes_per_s)
+    per_row, per_sample = 2.0 * model.num_active, 2.0 * sizes.vocab_size * sizes.hidden
+    read = model.kv_bytes_per_token / hardware.bytes_per_s
     more = max(found.chunk_over_context - found.chunk, 1e-9)
-    attention_rate = min(per_pair * found.rows * found.context / more, hardware.flops_per_s)
-    own_pairs = found.rows * (found.rows + 1) / 2
-    products = 2.0 * model.num_active * found.rows + 2.0 * sizes.vocab_size * sizes.hidden
-    linear = max(found.chunk - overhead - per_pair * own_pairs / attention_rate, 1e-9)
-    gemm = min(1.0, products / linear / hardware.flops_per_s)
-    attention = attention_rate / hardware.flops_per_s
+    attending = max(more - read * found.context, 1e-9)
+    attention_rate = min(per_pair * found.rows * found.context / attending, hardware.flops_per_s)
+    own = per_pair * found.rows * (found.rows + 1) / 2 / attention_rate + read * found.rows
+    # What the chunk's other rows add to a decoded token's time are products alone: both read the weights once.
+    products = max(found.chunk - found.decode - own, 1e-9)
+    gemm_rate = min(per_row * (found.rows - 1) / products, hardware.flops_per_s)
+    gemm, attention = gemm_rate / hardware.flops_per_s, attention_rate / hardware.flops_per_s
+    reading = model.weight_bytes / hardware.bytes_per_s
+    overhead = max(0.0, found.decode - reading - (per_row + per_sample) / gemm_rate)
     return Efficiency(
         gemm=gemm,
         attention=attention,
         memory=1.0,
         link=1.0,
         step_overhead_s=overhead,
+        overlap=False,
         reasons=(
             f"gemm {gemm:.2f}: from a chunk of {found.rows} tokens with nothing before it, {found.chunk * 1e3:.0f} ms",
             f"attention {attention:.2f}: from the {more * 1e3:.0f} ms more that it takes over {found.context:,} tokens",
             "memory 1.0: as a copy",
-            f"overhead {overhead * 1e3:.1f} ms a step: a decoded token takes {found.decode * 1e3:.1f} ms, the rest of "
-            "which is reading the weights",
+            f"overhead {overhead * 1e3:.1f} ms a step: a decoded token takes {found.decode * 1e3:.1f} ms, most "
+            f"of it for reading the weights, {reading * 1e3:.1f} ms",
         ),
     )
 
