@@ -43,6 +43,17 @@ class EngineConfig:
         "as a miss, and the model's own type on a GPU",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
+    weights: str = setting(
+        "auto",
+        "number type that the native extension keeps linear layers in; it computes in float32 whatever they are kept in; "
+        "auto is --dtype (docs/precision.md)",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    kv_dtype: str = setting(
+        "auto",
+        "number type that the native extension keeps keys and values in; auto is --dtype (docs/precision.md)",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
     device: str = setting("auto", "auto takes CUDA when torch has it (not yet tested), else the CPU", metavar="DEVICE")
     memory_utilization: float = setting(
         0.90,

@@ -11,12 +11,10 @@ from mainstem.engine.budget import MemoryBudget, plan_memory
 from mainstem.engine.core import EngineCore
 from mainstem.errors import ConfigError
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
+from mainstem.model.precision import NUMBERS, choose_precision, with_precision
 from mainstem.scheduler import Scheduler
 from mainstem.tokens import Tokenizer
 from mainstem.tree import CACHES
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 class BuiltEngine(NamedTuple):
     """An engine that is ready to step, the name of its model, where its memory goes and what computes."""
@@ -41,8 +39,9 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     loaded = load_model(
         files.folder, dtype=_dtype(config.dtype, device), device=device, random_weights=files.random_weights
     )
-    budget = plan_memory(config, loaded.shape, device)
-    runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels)
+    precision = choose_precision(config.weights, config.kv_dtype, loaded.shape, device, config.kernels)
+    budget = plan_memory(config, with_precision(loaded.shape, precision), device)
+    runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels, precision=precision)
     cache = CACHES[config.prefix_cache](budget.pool_tokens, config.page_size)
     scheduler = Scheduler(
         cache,
@@ -69,7 +68,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
     """The number type to load weights in; None means the model's own."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else None
-    return _DTYPES[name]
+    return NUMBERS[name]
 
 
 def _max_model_len(config: EngineConfig, max_position: int) -> int:

@@ -17,6 +17,7 @@ from mainstem.attention.native_attention import NativeStepAttention
 from mainstem.model.linear import pack_linears
 from mainstem.model.llama import LlamaForward, is_llama
 from mainstem.model.loading import LoadedModel
+from mainstem.model.precision import Precision, with_precision
 from mainstem.native import native_library
 
 ATTENTION_NAME = "mainstem"
@@ -69,23 +70,34 @@ class ModelRunner:
         num_slots: size of the pool in tokens.
         device: where the model is.
         kernels: what computes attention and linear layers: "native", "torch", or "auto" for the best that can run.
+        precision: the numbers that weights and KV are kept in; those that are computed with if None.
 
     Raises:
         ConfigError: when these kernels cannot run here.
     """
 
-    def __init__(self, loaded: LoadedModel, num_slots: int, device: torch.device, *, kernels: str = "auto") -> None:
-        self.shape = loaded.shape
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        num_slots: int,
+        device: torch.device,
+        *,
+        kernels: str = "auto",
+        precision: Precision | None = None,
+    ) -> None:
+        dtype = loaded.shape.dtype
+        self.precision = precision or Precision(dtype, dtype)
+        self.shape = with_precision(loaded.shape, self.precision)
         self.device = device
         self._module = loaded.module
         self._module.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
-        pack_linears(self._module, dtype=loaded.shape.dtype, device=device, kernels=kernels)
+        pack_linears(self._module, dtype=dtype, device=device, kernels=kernels, weights=self.precision.weights)
         self.pool = KVPool(
             num_layers=loaded.shape.num_layers,
             num_slots=num_slots,
             num_kv_heads=loaded.shape.num_kv_heads,
             head_dim=loaded.shape.head_dim,
-            dtype=loaded.shape.dtype,
+            dtype=self.precision.kv,
             device=device,
         )
         self.attention = backend_for(self.pool, kernels)

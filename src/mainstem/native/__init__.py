@@ -5,6 +5,7 @@ and sizes; nothing of plans, models or requests.
 """
 
 from mainstem.native.library import (
+    DTYPES,
     AttentionWork,
     GateWork,
     LinearWork,
@@ -15,6 +16,7 @@ from mainstem.native.library import (
 )
 
 __all__ = [
+    "DTYPES",
     "AttentionWork",
     "GateWork",
     "LinearWork",

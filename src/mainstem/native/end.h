@@ -4,6 +4,7 @@
 #undef LINEAR_ROWS
 #undef LINEAR_COLUMNS
 #undef TARGET
+#undef WIDEN_FLOAT16
 #undef NAME
 #undef Floats
 #undef Ints

@@ -104,10 +104,11 @@ typedef struct {
     const float *q_weight, *k_weight; /* (head_dim) or NULL */
     const int64_t *slots;             /* (rows) */
     float *q;                         /* (rows, heads, head_dim) */
-    float *keys, *values;             /* (kv_heads, slots, head_dim) */
+    void *keys, *values;              /* (kv_heads, slots, head_dim), numbers of kind `dtype` */
     int64_t kv_head_stride;
-    int32_t heads, kv_heads, head_dim;
+    int32_t heads, kv_heads, head_dim, dtype;
     float epsilon;
+    int32_t unused;
 } RotateWork;
 
 /* y = silu(gate) * up. */
@@ -117,6 +118,42 @@ typedef struct {
     float *y;             /* (rows, width) */
     int64_t width;
 } GateWork;
+
+/* The nearest 16-bit number, of two equally near ones the even; what is too large becomes infinite. */
+static inline uint16_t float16_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    if (size >= 0x477ff000u) return (uint16_t)(sign | (size > 0x7f800000u ? 0x7e00u : 0x7c00u));
+    if (size >= 0x38800000u) return (uint16_t)(sign | (size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13);
+    /* Subnormal: a sum with 1/2 rounds to its last bit, which is that of the smallest float16. */
+    float small;
+    memcpy(&small, &size, sizeof small);
+    small += 0.5f;
+    memcpy(&bits, &small, sizeof bits);
+    return (uint16_t)(sign | (bits - 0x3f000000u));
+}
+
+static inline uint16_t bfloat16_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+/* `n` floats to index `at` of `numbers`, which are of kind `dtype`. */
+static inline void store_numbers(const float *from, void *numbers, int64_t at, int n, int dtype) {
+    uint16_t *halves = (uint16_t *)numbers + at;
+    switch (dtype) {
+    case FLOAT16:
+        for (int i = 0; i < n; i++) halves[i] = float16_of(from[i]);
+        break;
+    case BFLOAT16:
+        for (int i = 0; i < n; i++) halves[i] = bfloat16_of(from[i]);
+        break;
+    default: memcpy((float *)numbers + at, from, sizeof(float) * (size_t)n);
+    }
+}
 
 extern void GOMP_parallel(void (*run)(void *), void *data, unsigned threads, unsigned flags) __attribute__((weak));
 extern int omp_get_thread_num(void) __attribute__((weak));
@@ -149,6 +186,7 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #define LINEAR_ROWS 6
 #define LINEAR_COLUMNS 2
 #define TARGET __attribute__((target("avx2,fma,f16c")))
+#define WIDEN_FLOAT16(to, halves) __asm__("vcvtph2ps %1, %0" : "=x"(to) : "x"(halves))
 #define NAME(x) x##_avx2
 #include "vectors.h"
 #include "attention.h"
@@ -161,6 +199,7 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #define LINEAR_ROWS 12
 #define LINEAR_COLUMNS 2
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+#define WIDEN_FLOAT16(to, halves) __asm__("vcvtph2ps %1, %0" : "=v"(to) : "v"(halves))
 #define NAME(x) x##_avx512
 #include "vectors.h"
 #include "attention.h"
@@ -173,7 +212,8 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 const char *mainstem_instruction_set(int index) {
     if (index == 0) return "portable";
 #if defined(__x86_64__)
-    if (index == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "avx2";
+    if (index == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("f16c")) return "avx2";
     if (index == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         return "avx512";

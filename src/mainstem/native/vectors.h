@@ -1,7 +1,8 @@
 /* Vector types and functions for one instruction set, which the including file names by
  *   LANES    floats in a vector,
  *   TARGET   the function attribute that allows the instructions,
- *   NAME(x)  the name of x for this instruction set.
+ *   NAME(x)  the name of x for this instruction set,
+ *   WIDEN_FLOAT16(to, halves)  its instruction that turns float16 into floats, if it has one.
  */
 
 /* Vectors in memory are aligned like their elements, for slots begin anywhere. */
@@ -40,7 +41,14 @@ INLINE void NAME(load)(Floats *to, const void *numbers, int64_t index, const int
         *to = READ((const float *)numbers + index);
         return;
     }
-    const Words word = __builtin_convertvector(*(const Halves *)((const uint16_t *)numbers + index), Words);
+    const Halves halves = *(const Halves *)((const uint16_t *)numbers + index);
+#ifdef WIDEN_FLOAT16
+    if (dtype == FLOAT16) {
+        WIDEN_FLOAT16(*to, halves);
+        return;
+    }
+#endif
+    const Words word = __builtin_convertvector(halves, Words);
     if (dtype == BFLOAT16) {
         *to = (Floats)(word << 16);
         return;
