@@ -45,13 +45,14 @@ class EngineConfig:
     )
     weights: str = setting(
         "auto",
-        "number type that the native extension keeps linear layers in; it computes in float32 whatever they are kept in; "
-        "auto is --dtype (docs/precision.md)",
+        "number type that the native extension keeps the weights of linear layers in, computing in float32 all the "
+        "same; auto is --dtype (docs/precision.md)",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     kv_dtype: str = setting(
         "auto",
-        "number type that the native extension keeps keys and values in; auto is --dtype (docs/precision.md)",
+        "number type that the native extension keeps keys and values in, computing in float32 all the same; auto is "
+        "--dtype (docs/precision.md)",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     device: str = setting("auto", "auto takes CUDA when torch has it (not yet tested), else the CPU", metavar="DEVICE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,16 +43,19 @@ def prompts_of(generator: np.random.Generator) -> list[list[int]]:
     return prompts
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3"])
+@pytest.fixture(scope="module", params=[("llama", "float32"), ("qwen3", "float32"), ("llama", "float16")], ids="-".join)
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[LLM]:
     """Engines over one model that cut the work up in different ways; the first keeps nothing and runs alone."""
-    folder = str(make_tiny_model(tmp_path_factory.mktemp("bits"), request.param))
+    architecture, number = request.param
+    folder = str(make_tiny_model(tmp_path_factory.mktemp("bits"), architecture))
+    make = partial(LLM, folder, weights=number, kv_dtype=number)
+    scarce = kv_memory_for(215 if number == "float32" else 108)  # as many tokens of half the size
     return [
-        LLM(folder, kv_memory="4MiB", prefix_cache="none", max_num_batched_tokens=2048),
-        LLM(folder, kv_memory="4MiB", max_num_batched_tokens=37),
-        LLM(folder, kv_memory="4MiB", max_num_batched_tokens=512, cascade=False),
-        LLM(folder, kv_memory=kv_memory_for(215), max_num_batched_tokens=64),  # preempts
-        LLM(folder, kv_memory="4MiB", prefix_cache="block-hash"),
+        make(kv_memory="4MiB", prefix_cache="none", max_num_batched_tokens=2048),
+        make(kv_memory="4MiB", max_num_batched_tokens=37),
+        make(kv_memory="4MiB", max_num_batched_tokens=512, cascade=False),
+        make(kv_memory=scarce, max_num_batched_tokens=64),  # preempts
+        make(kv_memory="4MiB", prefix_cache="block-hash"),
     ]
 
 

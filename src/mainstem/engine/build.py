@@ -16,6 +16,7 @@ from mainstem.scheduler import Scheduler
 from mainstem.tokens import Tokenizer
 from mainstem.tree import CACHES
 
+
 class BuiltEngine(NamedTuple):
     """An engine that is ready to step, the name of its model, where its memory goes and what computes."""
 
