@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mainstem.errors import InvalidRequest, ModelLoadError
 from mainstem.tokens.chat import read_messages, read_tools
 from mainstem.tokens.conversation import Conversation
-from mainstem.tokens.detokenize import DetokenizerStream, TokenBytes, decode_all
+from mainstem.tokens.detokenize import DetokenizerStream, Spelling, TokenBytes, decode_all, spell
 from mainstem.tokens.quiet import quiet_transformers
 from mainstem.tokens.rendering import ChatTemplate
 
@@ -114,6 +114,10 @@ class Tokenizer:
             InvalidRequest: when an id is negative or beyond the vocabulary.
         """
         return decode_all(self._bytes, self._checked(ids), skip_special_tokens=skip_special_tokens)
+
+    def spell(self, ids: Iterable[int]) -> Spelling:
+        """Text of ids as they stand, special tokens included, and where each of them stops in it."""
+        return spell(self._bytes, ids.tolist() if isinstance(ids, np.ndarray) else ids)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that a token stands for, which may be part of a character."""
