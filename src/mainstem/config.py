@@ -74,7 +74,7 @@ class EngineConfig:
     )
     history_entries: int = setting(
         200_000,
-        "parts of chats (messages, replies) whose exact token ids are remembered, so that a reply that comes back has the "
+        "messages and replies of chats whose exact token ids are remembered, so that a reply that comes back has the "
         "ids that were generated; the least recently used go first; 0 tokenizes every prompt anew",
         metavar="COUNT",
     )

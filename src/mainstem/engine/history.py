@@ -8,6 +8,4 @@ from mainstem.tokens import TokenHistory, Tokenizer
 
 def new_history(config: EngineConfig, tokenizer: Tokenizer) -> TokenHistory:
     """An empty history, as large as the settings allow."""
-    return TokenHistory(
-        tokenizer, max_entries=config.history_entries, max_bytes=parse_size(config.history_memory)
-    )
+    return TokenHistory(tokenizer, max_entries=config.history_entries, max_bytes=parse_size(config.history_memory))

@@ -1,16 +1,16 @@
-"""The exact token ids of what was said before, so that no history is tokenized twice, nor otherwise than it was generated.
+"""The exact token ids of what was said before: no history is tokenized twice, nor otherwise than it was generated.
 
-A model's reply is tokens; clients send it back as text, which a tokenizer may cut otherwise. This remembers, in a bounded
-memory, the ids of each reply and of each part of the prompts before it. A prompt that begins with parts that are known
+A model's reply is tokens; clients send it back as text, which a tokenizer may cut otherwise. This remembers, in a
+bounded memory, the ids of each reply and of each part of the prompts before it. A prompt that begins with known parts
 takes their ids, and only what is new is tokenized. A reply that comes back is recognised
 
 - by its text;
-- by its meaning, where its rendered form differs in white space or in the spelling of a tool call. Then the text that was
-  generated takes the place of the rendered one;
+- by its meaning, where the rendered form differs in white space or in the spelling of a tool call. Then the text that
+  was generated takes the place of the rendered one;
 - by its beginning, where it was cut or edited. What follows the change is tokenized.
 
 The ids of a prompt always spell its text. Namespaces have nothing in common: what one was told is of no use to another.
-It knows tokens and texts; what makes two replies equal is the caller's business, and so is where the replies come from.
+It knows tokens and texts; what makes two replies equal is the caller's business, and so is where replies come from.
 """
 
 from __future__ import annotations

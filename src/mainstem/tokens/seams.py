@@ -1,7 +1,7 @@
-"""Places at which a prompt may be cut so that its parts have the same tokens by themselves as they have in the whole.
+"""Places at which a prompt may be cut so that its parts have by themselves the tokens that they have in the whole.
 
-Tokenizers look for special tokens first and tokenize what lies between them by itself, so a prompt can be cut after each
-token that ends a turn. It knows tokenizers; it knows nothing of conversations.
+Tokenizers look for special tokens first and tokenize what lies between them by itself, so a prompt can be cut after
+each token that ends a turn. It knows tokenizers; it knows nothing of conversations.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class End(NamedTuple):
 class Seams:
     """Cuts the prompts of one tokenizer, and tokenizes the parts.
 
-    A tokenizer that does not keep to the rule (one whose special tokens swallow the white space around them, say) has no
-    seams: its prompts are one part each.
+    A tokenizer that does not keep to the rule, or whose end of turn is no special token, has no seams: its prompts are
+    one part each.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""When two texts of a reply say the same: the same words, thoughts and calls, however calls and white space are written.
+"""When two replies say the same: the same words, thoughts and calls, however calls and white space are written.
 
 Clients read a tool call, keep it as an object and send it back; a chat template then writes it in its own way. It knows
 text and JSON; it knows nothing of tokens.
@@ -44,7 +44,9 @@ class ReplyMeaning:
         said = "".join(segment.text for segment in segments if isinstance(segment, Text))
         thought = "".join(segment.text for segment in segments if isinstance(segment, Reasoning))
         try:
-            calls = tuple((call.name, _frozen(json.loads(call.arguments))) for call in segments if isinstance(call, Call))
+            calls = tuple(
+                (call.name, _frozen(json.loads(call.arguments))) for call in segments if isinstance(call, Call)
+            )
         except (ValueError, RecursionError):
             return None
         return said.strip(), thought.strip(), calls
@@ -59,5 +61,6 @@ def _frozen(value: Any) -> Hashable:
             return tuple(_frozen(item) for item in value)
         case bool() | None:
             return ("constant", value)  # else true would be 1
-        case _:
+        case int() | float() | str():
             return value
+    raise ValueError(f"{type(value).__name__} is not of JSON")
