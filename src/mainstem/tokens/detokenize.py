@@ -152,14 +152,24 @@ class Spelling(NamedTuple):
     ends: NDArray[np.int32]
 
 
-def spell(token_bytes: TokenBytes, ids: Iterable[int]) -> Spelling:
-    """The text of all ids as they stand, in any place of a text."""
+def spell(token_bytes: TokenBytes, ids: Iterable[int], *, shown: str | None = None) -> Spelling:
+    """The text of all ids as they stand, in any place of a text.
+
+    Args:
+        token_bytes: of the vocabulary.
+        ids: of the tokens.
+        shown: the text as somebody was shown it; marks that it lacks are left out.
+    """
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     texts: list[str] = []
     ends: list[int] = []
     size = 0
     for token_id in ids:
+        state = utf8.getstate()
         text = utf8.decode(token_bytes[token_id])
+        if shown is not None and token_id in token_bytes.special_ids and not shown.startswith(text, size):
+            utf8.setstate(state)
+            text = ""
         size += len(text)
         texts.append(text)
         ends.append(-1 if utf8.getstate()[0] else size)

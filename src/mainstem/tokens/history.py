@@ -4,13 +4,13 @@ A model's reply is tokens; clients send it back as text, which a tokenizer may c
 bounded memory, the ids of each reply and of each part of the prompts before it. A prompt that begins with known parts
 takes their ids, and only what is new is tokenized. A reply that comes back is recognised
 
-- by its text;
-- by its meaning, where the rendered form differs in white space or in the spelling of a tool call. Then the text that
-  was generated takes the place of the rendered one;
+- by its text as the client was shown it, which may lack marks that the model wrote;
+- by its meaning, where the rendered form differs in white space or in the spelling of a tool call;
 - by its beginning, where it was cut or edited. What follows the change is tokenized.
 
-The ids of a prompt always spell its text. Namespaces have nothing in common: what one was told is of no use to another.
-It knows tokens and texts; what makes two replies equal is the caller's business, and so is where replies come from.
+In the first two cases the text that was generated is the prompt's. The ids of a prompt always spell its text.
+Namespaces have nothing in common: what one was told is of no use to another. It knows tokens and texts; what makes two
+replies equal is the caller's business, and so is where replies come from.
 """
 
 from __future__ import annotations
@@ -156,7 +156,9 @@ class _Reply:
     Attributes:
         node, opening: where it is kept.
         shown: its text.
-        ids, ends: of the tokens that spell its beginning, and how many characters they make.
+        ids: of the tokens that spell its beginning.
+        ends: how many characters of what was shown the tokens up to and with each make; -1 within a character.
+        text: what the tokens spell, with marks that were not shown.
         end_id: the end of turn that the model generated; None if the reply stopped otherwise.
         meaning: None as long as nobody asked.
     """
@@ -166,12 +168,13 @@ class _Reply:
     shown: str
     ids: TokenArray
     ends: TokenArray
+    text: str
     end_id: int | None
     meaning: Hashable = None
 
     @property
     def size(self) -> int:
-        return ENTRY_BYTES + len(self.opening) + len(self.shown) + self.ids.nbytes + self.ends.nbytes
+        return ENTRY_BYTES + len(self.opening) + len(self.shown) + len(self.text) + self.ids.nbytes + self.ends.nbytes
 
 
 class _Kept(NamedTuple):
@@ -259,8 +262,8 @@ class TokenHistory:
             return
         generated = list(ids)
         end_id = generated.pop() if generated and generated[-1] in self._seams.end_ids else None
-        spelling = self._tokenizer.spell(generated)
-        count = _tokens_within(spelling.ends, _common(spelling.text, text))
+        shown = self._tokenizer.spell(generated, shown=text)
+        count = _tokens_within(shown.ends, _common(shown.text, text))
         if count < len(generated):
             end_id = None
         with self._lock:
@@ -268,8 +271,10 @@ class TokenHistory:
             for part in prompt.settled:
                 node = self._child(node, part)
             if count:
-                kept = np.array(generated[:count], np.int32), spelling.ends[:count].copy()
-                self._add(_Reply(node, prompt.opening.rendered, text, *kept, end_id), prompt.opening)
+                kept = np.array(generated[:count], np.int32)
+                said = self._tokenizer.spell(kept).text
+                ends = shown.ends[:count].copy()
+                self._add(_Reply(node, prompt.opening.rendered, text, kept, ends, said, end_id), prompt.opening)
             self._touch(node)
             while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
                 self._drop(next(iter(self._entries)))
@@ -302,9 +307,9 @@ class TokenHistory:
             if len(part) > start and part.startswith(opening.part.rendered):
                 end = self._seams.find_end(part, start)
                 candidates.append(_Candidate(opening, part[start : end.start if end else len(part)], meaning))
-        for find in (_same_text, _same_meaning, _same_beginning):
+        for find in (_same_text, _cut, _same_meaning, _edited):
             for candidate in candidates:
-                kept = find(candidate)
+                kept = find(candidate, self._tokenizer)
                 replied = None if kept is None else self._assemble(part, candidate, kept)
                 if kept is not None and replied is not None:
                     self._entries.move_to_end(kept.reply)
@@ -385,12 +390,18 @@ class TokenHistory:
 # -- ways in which a message is a reply -------------------------------------------------------------------------------
 
 
-def _same_text(candidate: _Candidate) -> _Kept | None:
+def _same_text(candidate: _Candidate, _: Tokenizer) -> _Kept | None:
     reply = candidate.opening.replies.get(candidate.body)
     return None if reply is None else _whole(reply)
 
 
-def _same_meaning(candidate: _Candidate) -> _Kept | None:
+def _cut(candidate: _Candidate, tokenizer: Tokenizer) -> _Kept | None:
+    """The beginning of a reply, and nothing else."""
+    common, reply = _closest(candidate)
+    return _beginning(reply, common, candidate.body, tokenizer) if common == len(candidate.body) else None
+
+
+def _same_meaning(candidate: _Candidate, _: Tokenizer) -> _Kept | None:
     if candidate.meaning is None or not candidate.opening.replies:
         return None
     opening = candidate.opening.part.text
@@ -403,26 +414,33 @@ def _same_meaning(candidate: _Candidate) -> _Kept | None:
     return None
 
 
-def _same_beginning(candidate: _Candidate) -> _Kept | None:
+def _edited(candidate: _Candidate, tokenizer: Tokenizer) -> _Kept | None:
+    """The beginning of a reply, up to the end of a word: what comes after it is tokenized, in words that are whole."""
     body = candidate.body
-    replies = islice(reversed(candidate.opening.replies.values()), MAX_COMPARED)
-    common, reply = max(((_common(reply.shown, body), reply) for reply in replies), key=_first, default=(0, None))
-    if reply is None:
+    common, reply = _closest(candidate)
+    while common and not body[common : common + 1].isspace():
+        common -= 1
+    return _beginning(reply, common, body, tokenizer)
+
+
+def _closest(candidate: _Candidate) -> tuple[int, _Reply | None]:
+    """The reply that has most in common with a message, of the latest, and how many characters that are."""
+    latest = islice(reversed(candidate.opening.replies.values()), MAX_COMPARED)
+    return max(((_common(reply.shown, candidate.body), reply) for reply in latest), key=_first, default=(0, None))
+
+
+def _beginning(reply: _Reply | None, length: int, body: str, tokenizer: Tokenizer) -> _Kept | None:
+    """As many of a reply's tokens as make no more than so many characters of a message; None if that is none."""
+    count = 0 if reply is None else _tokens_within(reply.ends, length)
+    if reply is None or not count:
         return None
-    count = _tokens_within(reply.ends, common)
-    if common < len(body):
-        # What was written in place of the rest begins with a whole word, as far as one can tell.
-        while count and not (reply.ends[count - 1] >= 0 and body[reply.ends[count - 1]].isspace()):
-            count -= 1
-    if not count:
-        return None
+    ids = reply.ids[:count]
     stop = int(reply.ends[count - 1])
-    return _Kept(reply, reply.ids[:count], body[:stop], body[stop:])
+    return _Kept(reply, ids, tokenizer.spell(ids).text, body[stop:])
 
 
 def _whole(reply: _Reply) -> _Kept:
-    stop = int(reply.ends[-1])
-    return _Kept(reply, reply.ids, reply.shown[:stop], reply.shown[stop:])
+    return _Kept(reply, reply.ids, reply.text, reply.shown[int(reply.ends[-1]) :])
 
 
 def _first(pair: tuple[int, _Reply]) -> int:

@@ -115,9 +115,12 @@ class Tokenizer:
         """
         return decode_all(self._bytes, self._checked(ids), skip_special_tokens=skip_special_tokens)
 
-    def spell(self, ids: Iterable[int]) -> Spelling:
-        """Text of ids as they stand, special tokens included, and where each of them stops in it."""
-        return spell(self._bytes, ids.tolist() if isinstance(ids, np.ndarray) else ids)
+    def spell(self, ids: Iterable[int], *, shown: str | None = None) -> Spelling:
+        """Text of ids as they stand, special tokens included, and where each of them stops in it.
+
+        With `shown`, the text as somebody was shown it, special tokens that it lacks are left out.
+        """
+        return spell(self._bytes, ids.tolist() if isinstance(ids, np.ndarray) else ids, shown=shown)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that a token stands for, which may be part of a character."""
