@@ -7,9 +7,9 @@ random and each piece tokenized by itself), with its tool calls in another spell
 remembered as the server does it. The next prompt of the client is rendered and encoded with the history, and matched
 against all that was computed before in a radix tree that forgets nothing. A turn **breaks** when its messages go on
 from an earlier turn and its reply, but the tree does not have all of that turn's prompt and reply but the last token,
-which has no KV. **A** is the tokens computed, divided by those of text that no earlier turn of the recording had. Beside
-it, the same without a history. Reads files, needs no model but the embedded one's tokenizer. The command fails if there is
-a break, or A is above 1.02.
+which has no KV. **A** is the tokens computed, divided by those of text that no earlier turn of the recording had.
+Beside it, the same without a history. Reads files, needs no model but the embedded one's tokenizer. The command fails
+if there is a break, or A is above 1.02.
 """
 
 from __future__ import annotations
