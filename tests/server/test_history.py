@@ -115,7 +115,8 @@ def test_a_reply_that_the_client_gave_up_keeps_its_tokens(sdk: openai.OpenAI, ht
     stream = sdk.chat.completions.create(
         stream=True, extra_body={"return_token_ids": True, "ignore_eos": True}, **kwargs
     )
-    text, ids = "", []
+    text = ""
+    ids: list[int] = []
     for chunk in stream:
         text += chunk.choices[0].delta.content or ""
         ids += getattr(chunk.choices[0], "token_ids", None) or []
@@ -163,7 +164,8 @@ def test_responses_hit_all_that_was_said(sdk: openai.OpenAI, remembered: bool) -
             {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": spaced(call.arguments)}
             for call in calls
         ]
-        second = sdk.responses.create(input=[*items, *back, *answers], **ask)
+        again: Any = [*items, *back, *answers]
+        second = sdk.responses.create(input=again, **ask)
     details: Any = second.usage
     assert details.input_tokens_details.cached_tokens >= first.usage.input_tokens + first.usage.output_tokens - 1
 
@@ -190,7 +192,7 @@ def test_messages_hit_all_that_was_said(claude: anthropic.Anthropic) -> None:
     before = first.usage
     asked = before.input_tokens + before.cache_read_input_tokens + before.cache_creation_input_tokens
     assert second.usage.cache_read_input_tokens >= asked + before.output_tokens - 1
-    counted = claude.messages.count_tokens(model=MODEL, messages=messages, tools=MESSAGES_TOOLS)  # type: ignore[arg-type]
+    counted = claude.messages.count_tokens(model=MODEL, messages=messages, tools=MESSAGES_TOOLS)
     now = second.usage
     assert counted.input_tokens == now.input_tokens + now.cache_read_input_tokens + now.cache_creation_input_tokens
 
