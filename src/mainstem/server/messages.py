@@ -74,7 +74,7 @@ def router(service: Service) -> APIRouter:
         service.check_model(body.model)
         turn = read_turn(service, body)
         namespace = namespace_of(body.cache_salt, tenant_of(request))
-        ready = await prepare(service, turn)
+        ready = await prepare(service, turn, namespace=namespace)
         writer = MessageWriter(service, body, ready)
         with naming_schema(turn, schema_param="output_config.format.schema"):
             generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id)
@@ -84,7 +84,8 @@ def router(service: Service) -> APIRouter:
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, CountBody, limit=service.body_limit)
         service.check_model(body.model)
-        prompt = await encode_chat(service, read_conversation(body))
+        namespace = namespace_of(None, tenant_of(request))
+        prompt = await encode_chat(service, read_conversation(body), namespace=namespace)
         return JSONResponse({"input_tokens": len(prompt.ids)})
 
     return routes
