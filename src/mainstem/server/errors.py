@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Scope
 
 from mainstem.errors import (
+    EngineDied,
     EngineFailed,
     EngineStopped,
     InvalidRequest,
@@ -97,6 +98,8 @@ def to_api_error(error: Exception) -> ApiError:
             return ApiError(400, str(error), param=error.param, code="invalid_value")
         case ModelNotFound():
             return ApiError(404, str(error), param=error.param, code="model_not_found")
+        case EngineDied():
+            return ApiError(503, str(error), kind="server_error", code="engine_died")
         case EngineStopped():
             return shutting_down(str(error))
         case EngineFailed():

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from mainstem.errors import InvalidRequest
+from mainstem.server.auth import require_operator
 from mainstem.server.index import index_page
 from mainstem.server.prompts import decode_ids, encode_chat, encode_text, token_ids
 from mainstem.server.protocol import Objects
@@ -52,7 +53,8 @@ def router(service: Service) -> APIRouter:
         return JSONResponse({"status": "ok"})
 
     @routes.get("/metrics")
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
+        require_operator(request)
         return Response(service.metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
 
     @routes.get("/v1/models")
@@ -81,7 +83,8 @@ def router(service: Service) -> APIRouter:
         return JSONResponse({"prompt": await decode_ids(service, ids)})
 
     @routes.post("/cache/reset")
-    async def cache_reset() -> Response:
+    async def cache_reset(request: Request) -> Response:
+        require_operator(request)
         return JSONResponse({"dropped_tokens": await service.engine.reset_cache()})
 
     return routes
