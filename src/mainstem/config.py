@@ -117,8 +117,8 @@ class ServerConfig:
     )
     api_key_file: str | None = setting(
         None,
-        "file with a line for each key: TENANT KEY, or TENANT sha256:DIGEST, and the word operator after it for who may "
-        "read /metrics and reset everyone's cache",
+        "file with a line for each key: TENANT KEY, or TENANT sha256:DIGEST; the word operator after it lets one read "
+        "/metrics and reset everyone's cache",
         metavar="FILE",
     )
     served_model_name: str | None = setting(
@@ -133,7 +133,8 @@ class ServerConfig:
         metavar="COUNT",
     )
     access_log: bool = setting(
-        False, "print a line for every request: tenant, path, status, seconds, cached and prompt tokens, cause of misses"
+        False,
+        "print a line for every request: tenant, path, status, seconds, cached and prompt tokens, cause of misses",
     )
     drain_seconds: float = setting(
         30.0, "how long running requests may go on after SIGTERM or Ctrl-C", metavar="SECONDS"

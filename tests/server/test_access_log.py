@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -17,13 +16,13 @@ from tests.server.conftest import MODEL, wait_until
 
 
 @pytest.fixture(scope="module")
-def server(load_tiny: Callable[[], AsyncEngine], tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundServer]:
+def server(
+    load_tiny: Callable[[], AsyncEngine], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BackgroundServer]:
     """Replaces the open server."""
-    keys: Path = tmp_path_factory.mktemp("keys") / "keys"
+    keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("alice sk-alice\n", encoding="utf-8")
-    config = ServerConfig(
-        port=0, drain_seconds=0, served_model_name=MODEL, api_key_file=str(keys), access_log=True
-    )
+    config = ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL, api_key_file=str(keys), access_log=True)
     with BackgroundServer(load_tiny(), config) as running:
         yield running
 

@@ -21,7 +21,9 @@ def keyring(tmp_path: Path, text: str, *, api_key: str | None = None) -> Keyring
 
 
 def test_a_file_names_tenants_by_keys_and_by_digests(tmp_path: Path) -> None:
-    keys = keyring(tmp_path, f"# who may come in\n\nalice sk-alice\nbob  sha256:{DIGEST.upper()}\nops\tsk-ops operator\n")
+    keys = keyring(
+        tmp_path, f"# who may come in\n\nalice sk-alice\nbob  sha256:{DIGEST.upper()}\nops\tsk-ops operator\n"
+    )
     assert keys.find(b"sk-alice") == Tenant("alice", operator=False)
     assert keys.find(b"sk-bob") == Tenant("bob", operator=False)
     assert keys.find(b"sk-ops") == Tenant("ops", operator=True)
@@ -77,7 +79,7 @@ def test_a_line_that_is_not_understood_is_named_without_its_key(tmp_path: Path, 
 
 
 def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read .*nowhere"):
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere"):
         read_keys(ServerConfig(api_key_file=str(tmp_path / "nowhere")))
 
 

@@ -115,7 +115,9 @@ class EngineThread:
                 answer.set_exception(EngineDied())
                 return
             try:
-                answer.set_result(question())
+                result = question()
+                self._stats = self.core.stats()  # whoever has the answer may look at them next
+                answer.set_result(result)
             except BaseException as error:
                 answer.set_exception(error)
 

@@ -20,6 +20,7 @@ from mainstem.server.errors import ApiError, error_response, to_api_error
 from mainstem.server.keys import read_keys
 from mainstem.server.limits import Limits
 from mainstem.server.metrics import Metrics
+from mainstem.server.openapi import REFUSALS
 from mainstem.server.replies import CLIENT_CLOSED_REQUEST
 from mainstem.server.service import Service
 from mainstem.server.stored import ResponseStore
@@ -67,7 +68,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     for part in (chat, render, completions, responses, messages, system):
-        app.include_router(part.router(service))
+        app.include_router(part.router(service), responses=REFUSALS)
     return app
 
 
