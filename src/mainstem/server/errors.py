@@ -23,6 +23,8 @@ from mainstem.errors import (
 )
 
 RETRY_AFTER_SECONDS = 10
+# Characters; what a refusal quotes of a body may be as long as the body.
+MAX_MESSAGE = 500
 ANTHROPIC_PATH = "/v1/messages"
 _ANTHROPIC_KINDS = {
     401: "authentication_error",
@@ -55,7 +57,7 @@ class ApiError(MainstemError):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " …")
         self.status = status
         self.kind = kind
         self.param = param
