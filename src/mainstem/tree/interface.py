@@ -262,12 +262,13 @@ class PrefixCache(ABC):
             AssertionError: naming the broken invariant.
         """
 
-    def allocate(self, n: int, *, after: int | None = None) -> SlotArray:
+    def allocate(self, n: int, *, after: int | None = None, namespace: Namespace = ()) -> SlotArray:  # noqa: ARG002
         """Take `n` slots, evicting as many tokens as that needs. The caller holds them until `free` or `insert`.
 
         Args:
             n: number of slots, a multiple of the page size.
             after: the last slot of the sequence that is being extended, if any: the next one is taken if it is free.
+            namespace: whose sequence it is; of use to a cache that is fair to tenants.
 
         Returns:
             int32 array of shape (n,), in runs as long as possible.
