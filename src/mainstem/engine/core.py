@@ -396,9 +396,9 @@ class EngineCore:
             mask_seconds=self._mask_seconds,
         )
 
-    def reset_cache(self) -> int:
-        """Drop every cached token that no running request uses; returns how many."""
-        return self.cache.reset()
+    def reset_cache(self, tenant: Namespace | None = None) -> int:
+        """Drop every cached token that no running request uses, or only a tenant's; returns how many."""
+        return self.cache.reset() if tenant is None else self.cache.reset_tenant(tenant)
 
     def check_integrity(self) -> None:
         """See `Scheduler.check_integrity`."""

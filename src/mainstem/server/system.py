@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from mainstem.errors import InvalidRequest
-from mainstem.server.auth import require_operator
+from mainstem.server.auth import is_operator, require_operator, tenant_of
 from mainstem.server.index import index_page
 from mainstem.server.openapi import document, takes
 from mainstem.server.prompts import decode_ids, encode_chat, encode_text, token_ids
@@ -89,8 +89,10 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/cache/reset")
     async def cache_reset(request: Request) -> Response:
-        require_operator(request)
-        return JSONResponse({"dropped_tokens": await service.engine.reset_cache()})
+        if service.engine.config.prefix_cache != "radix":
+            require_operator(request)
+        tenant = None if is_operator(request) else tenant_of(request)
+        return JSONResponse({"dropped_tokens": await service.engine.reset_cache(tenant)})
 
     return routes
 

@@ -235,6 +235,33 @@ class PrefixCache(ABC):
         self._evicted = evicted
         return dropped
 
+    def reset_tenant(self, namespace: Namespace) -> int:
+        """Forget everything of one tenant that is not locked, in all its namespaces; see `tenancy`.
+
+        Returns:
+            How many tokens were dropped.
+
+        Raises:
+            NotImplementedError: when this cache does not know whose tokens are whose.
+        """
+        raise NotImplementedError("this cache knows no tenants")
+
+    def tokens_by_tenant(self) -> dict[Namespace, int]:
+        """How many tokens each tenant holds, by the parts of its namespaces that name it; empty where nobody knows."""
+        return {}
+
+    def declare_public(self, tokens: Tokens, namespace: Namespace) -> None:
+        """Let all tenants share these tokens, and all beginnings of them, from now on; see `tenancy`.
+
+        Args:
+            tokens: a prefix.
+            namespace: the public one for those who may share.
+
+        Raises:
+            NotImplementedError: when this cache has nothing public.
+        """
+        raise NotImplementedError("this cache keeps every namespace to itself")
+
     def stats(self) -> CacheStats:
         """Count slots and events, in constant time."""
         free = self.allocator.num_free

@@ -153,7 +153,7 @@ class RadixCache(PrefixCache):
     def tokens_by_tenant(self) -> dict[Namespace, int]:
         return {
             tuple(part for _, part in account.key): account.tokens  # type: ignore[misc]
-            for account in self._order.accounts.values()
+            for account in list(self._order.accounts.values())  # other threads may ask
         }
 
     def evict(self, n: int) -> int:
