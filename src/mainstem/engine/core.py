@@ -246,7 +246,8 @@ class EngineCore:
         """
         self._died = True
         error = EngineDied()
-        for job in [*self._replies.values(), *self._scorings.values()]:
+        jobs: list[Reply | Scoring] = [*self._replies.values(), *self._scorings.values()]
+        for job in jobs:
             job.sink(error)
         self._aborted += len(self._replies) + len(self._scorings)
         self._replies.clear()

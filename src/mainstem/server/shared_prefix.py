@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainstem.errors import ConfigError, InvalidRequest
 from mainstem.tokens import Conversation, Message
@@ -87,9 +87,10 @@ def _read(name: str) -> SharedPrefix:
             raise ConfigError(f"{name} is empty", setting="shared_prefix")
         return SharedPrefix(name, text, Conversation((Message(role="system", parts=(text,)),), ()))
     try:
-        match json.loads(text):
-            case {"messages": [*messages], **rest}:
-                return SharedPrefix(name, None, Conversation(read_messages(messages), read_tools(rest.get("tools"))))
+        value: Any = json.loads(text)
+        if isinstance(value, dict) and isinstance(value.get("messages"), list):
+            conversation = Conversation(read_messages(value["messages"]), read_tools(value.get("tools")))
+            return SharedPrefix(name, None, conversation)
     except (ValueError, RecursionError, InvalidRequest) as error:
         raise ConfigError(f"{name}: {error}", setting="shared_prefix") from None
     raise ConfigError(f"{name} must hold an object with a list of messages", setting="shared_prefix")
