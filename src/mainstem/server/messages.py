@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -85,7 +86,7 @@ def router(service: Service) -> APIRouter:
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, CountBody, limit=service.body_limit)
         service.check_model(body.model)
-        prompt = await encode_chat(service, read_conversation(body))
+        prompt = await encode_chat(service, replace(read_conversation(body), namespace=tenant_of(request)))
         return JSONResponse({"input_tokens": len(prompt.ids)})
 
     return routes
