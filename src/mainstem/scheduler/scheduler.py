@@ -397,7 +397,7 @@ class Scheduler:
         if room.available < room.needed + headroom or not _rows_left(request, output):
             return 0
         self._start(request, donor)
-        request.table.append(self.cache.allocate(room.needed, after=request.table.last))
+        request.table.append(self.cache.allocate(room.needed, after=request.table.last, namespace=request.namespace))
         num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
         return num_tokens
@@ -454,7 +454,9 @@ class Scheduler:
 
     def _reserve(self, request: Request, num_slots: int) -> bool:
         try:
-            request.table.append(self.cache.allocate(self._whole_pages(num_slots), after=request.table.last))
+            request.table.append(
+                self.cache.allocate(self._whole_pages(num_slots), after=request.table.last, namespace=request.namespace)
+            )
         except OutOfSlots:
             return False
         return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -21,6 +22,7 @@ from mainstem.params import SamplingParams
 from mainstem.server.auth import tenant_of
 from mainstem.server.errors import to_api_error
 from mainstem.server.generation import Generation, Part
+from mainstem.server.openapi import takes
 from mainstem.server.prompts import encode_chat
 from mainstem.server.protocol import Objects, namespace_of, stop_strings
 from mainstem.server.replies import ReplyReader, ReplyWriter, send
@@ -67,7 +69,7 @@ def router(service: Service) -> APIRouter:
     """The routes, bound to a service."""
     routes = APIRouter()
 
-    @routes.post("/v1/messages")
+    @routes.post("/v1/messages", openapi_extra=takes(MessagesBody))
     async def messages(request: Request) -> Response:
         service.check_open()
         body = await read_body(request, MessagesBody, limit=service.body_limit)
@@ -80,12 +82,12 @@ def router(service: Service) -> APIRouter:
             generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id)
             return await send(request, generation, writer, stream=bool(body.stream))
 
-    @routes.post("/v1/messages/count_tokens")
+    @routes.post("/v1/messages/count_tokens", openapi_extra=takes(CountBody))
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, CountBody, limit=service.body_limit)
         service.check_model(body.model)
         namespace = namespace_of(None, tenant_of(request))
-        prompt = await encode_chat(service, read_conversation(body), namespace=namespace)
+        prompt = await encode_chat(service, replace(read_conversation(body), namespace=namespace))
         return JSONResponse({"input_tokens": len(prompt.ids)})
 
     return routes
