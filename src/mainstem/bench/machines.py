@@ -412,8 +412,10 @@ class EngineMachine:
             if isinstance(news, MainstemError):
                 self._failed = news
                 return
-            last = news.finish_reason is not None
-            self._new += [NewToken(call, token, news.at, last) for token in news.token_ids]
+            ended, final = news.finish_reason is not None, len(news.token_ids) - 1
+            self._new += [
+                NewToken(call, token, news.at, ended and index == final) for index, token in enumerate(news.token_ids)
+            ]
 
         self._account.look_up(call, prompt)
         submitted = time.perf_counter()
