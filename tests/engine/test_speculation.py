@@ -89,7 +89,7 @@ def test_greedy_replies_are_those_without_drafts(tiny_model: Path, plain: LLM, a
 
 
 @pytest.mark.skipif(native_library() is None, reason="the native extension was not built: no C compiler")
-def test_the_same_bits_whatever_else_is_drafted(tiny_model: Path, plain: LLM, eager: LLM) -> None:
+def test_the_same_bits_whatever_else_is_drafted(plain: LLM, eager: LLM) -> None:
     generator = np.random.default_rng(3)
     for _ in range(24):
         prompts = [

@@ -227,7 +227,9 @@ class _Account:
         """A call has ended."""
         request = self._requests.pop(call)
         del self._calls[request.id]
-        return CallUsage(self._found.pop(call), request.num_cached, self._computed.pop(call), request.num_preemptions)
+        # Drafts that were right were computed beside what was scheduled.
+        computed = self._computed.pop(call) + request.num_accepted
+        return CallUsage(self._found.pop(call), request.num_cached, computed, request.num_preemptions)
 
     def memory(self) -> MemoryUse:
         stats = self._scheduler.cache.stats()

@@ -51,11 +51,7 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         max_num_seqs=config.max_num_seqs,
         max_model_len=_max_model_len(config, loaded.shape.max_position),
     )
-    speculation = (
-        Speculation(scheduler, sources=config.draft_sources, max_draft=config.max_draft)
-        if config.draft_sources
-        else None
-    )
+    speculation = Speculation.of(config, scheduler)
     core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade, speculation=speculation)
     return BuiltEngine(core, files.name, budget, runner.compute)
 

@@ -12,21 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import torch
 
+from mainstem.config import EngineConfig
 from mainstem.engine.outputs import RequestOutput
 from mainstem.engine.reply import Reply
 from mainstem.model import sample
 from mainstem.scheduler import Request, Scheduler, SchedulerOutput
-from mainstem.speculation import Account, Candidates, DraftTree, Guess, Load, Pace, Rates, draft_of, look_up
+from mainstem.speculation import MAX_DRAFTS, Account, Candidates, DraftTree, Guess, Load, Pace, Rates, draft_of, look_up
 
 # Different continuations that are looked at, from each source.
 MAX_PATHS = 3
-# Most drafts in one step; a row of logits is as wide as the vocabulary.
-MAX_DRAFTS = 256
 
 
 @dataclass(slots=True)
@@ -66,6 +65,12 @@ class Speculation:
         self._pace = Pace()
         self._histories: WeakKeyDictionary[Request, _History] = WeakKeyDictionary()
         self._proposal: _Proposal | None = None
+
+    @classmethod
+    def of(cls, config: EngineConfig, scheduler: Scheduler) -> Self | None:
+        """What these settings ask for; None for nothing."""
+        sources = config.draft_sources
+        return cls(scheduler, sources=sources, max_draft=config.max_draft) if sources else None
 
     def propose(self, output: SchedulerOutput) -> dict[int, DraftTree]:
         """Drafts to check in a step, by the index of their request in the schedule.

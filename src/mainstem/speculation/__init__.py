@@ -4,12 +4,13 @@ Guesses come from the request's own context and from the prefix cache. Which of 
 they are likely to save and what they are known to cost. Knows no tensors, no text and no HTTP.
 """
 
-from mainstem.speculation.drafts import Candidates, DraftTree, Guess, draft_of
+from mainstem.speculation.drafts import MAX_DRAFTS, Candidates, DraftTree, Guess, draft_of
 from mainstem.speculation.ngram import Lookup, look_up
 from mainstem.speculation.pace import Account, Load, Pace
 from mainstem.speculation.rates import Rates
 
 __all__ = [
+    "MAX_DRAFTS",
     "Account",
     "Candidates",
     "DraftTree",

@@ -12,6 +12,9 @@ from typing import NamedTuple
 from mainstem.speculation.rates import Rates
 from mainstem.tree import TokenArray
 
+# Most drafts in one step; the logits of each are as wide as the vocabulary.
+MAX_DRAFTS = 256
+
 
 class DraftTree(NamedTuple):
     """Tokens that may follow a request's last one, to be checked in one step.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mainstem.tree import TokenArray
 
@@ -35,7 +36,7 @@ def look_up(context: TokenArray, length: int, paths: int) -> list[Lookup]:
     """
     last = len(context) - 1
     found = np.flatnonzero(context[:last] == context[last])
-    nested: list[TokenArray] = []
+    nested: list[npt.NDArray[np.intp]] = []
     for back in range(1, min(MAX_MATCH, last + 1)):
         if not len(found):
             break
@@ -55,7 +56,7 @@ def look_up(context: TokenArray, length: int, paths: int) -> list[Lookup]:
     return guesses
 
 
-def _latest_different(context: TokenArray, ends: TokenArray, count: int) -> list[int]:
+def _latest_different(context: TokenArray, ends: npt.NDArray[np.intp], count: int) -> list[int]:
     """The last of the matches that end at `ends`, one for each different token after them, the latest first."""
     latest: dict[int, int] = {}
     for end in ends[-4 * count :][::-1].tolist():

@@ -201,7 +201,13 @@ class PrefixCache(ABC):
                 caller; nothing has changed then.
         """
 
-    def continuations(self, handle: PrefixHandle, tail: TokenArray, length: int, paths: int) -> list[TokenArray]:
+    def continuations(
+        self,
+        handle: PrefixHandle,  # noqa: ARG002 - most caches cannot tell
+        tail: TokenArray,  # noqa: ARG002
+        length: int,  # noqa: ARG002
+        paths: int,  # noqa: ARG002
+    ) -> list[TokenArray]:
         """What is cached beyond a locked prefix and the tokens of `tail` after it, with no effect at all.
 
         Returns:
