@@ -96,7 +96,7 @@ def test_a_wrong_variable_is_one_line_and_exit_code_2() -> None:
     [
         (ConfigError("too big"), 2, "error: too big\n"),
         (ModelLoadError("no model there"), 1, "error: no model there\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
 def test_errors_become_one_line_and_an_exit_code(

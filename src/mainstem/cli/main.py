@@ -87,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(argv)
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output left, as in `mainstem generate ... | head -1`. Python would complain again at exit,

@@ -12,11 +12,12 @@ from mainstem.config import EngineConfig, ServerConfig
 if TYPE_CHECKING:
     from mainstem.engine import AsyncEngine
 
-SUMMARY = "serve a model over an OpenAI-compatible HTTP API"
+SUMMARY = "serve a model over OpenAI's and Anthropic's HTTP APIs"
 DESCRIPTION = """\
-Serves POST /v1/chat/completions and /v1/completions, GET /v1/models, /health
-and /metrics, and more; every reply's usage says how many prompt tokens came
-from the cache. Stop with Ctrl-C or SIGTERM: running requests may finish first.
+Serves POST /v1/chat/completions, /v1/responses, /v1/completions, Anthropic's
+/v1/messages, GET /v1/models, /health and /metrics, and more (docs/api.md);
+every reply's usage says how many prompt tokens came from the cache. Stop with
+Ctrl-C or SIGTERM: running requests may finish first.
 """
 
 
