@@ -26,14 +26,33 @@ from mainstem.speculation import MAX_DRAFTS, Account, Candidates, DraftTree, Gue
 
 # Different continuations that are looked at, from each source.
 MAX_PATHS = 3
+# A request whose best guess is less likely than this, and is not checked, is looked at again after a pause. Each is
+# twice as long as the one before it, up to so many steps.
+PROMISING, LONGEST_PAUSE = 0.25, 16
 
 
 @dataclass(slots=True)
 class _History:
-    """What is remembered of a request between its steps."""
+    """What is remembered of a request between its steps.
+
+    Attributes:
+        rates: how often guesses about it come true.
+        account: what drafts have cost and saved it.
+        pause: length of its latest pause, in steps.
+        left: how much of that is left.
+    """
 
     rates: Rates
     account: Account = field(default_factory=Account)
+    pause: int = 0
+    left: int = 0
+
+    def looked(self, candidates: Candidates, drafted: bool) -> None:
+        """Decide when to look again: at once where that may pay."""
+        if drafted:
+            self.pause = 0
+        elif candidates.root.children and max(g.probability for g in candidates.root.children) < PROMISING:
+            self.pause = self.left = min(2 * self.pause or 1, LONGEST_PAUSE)
 
 
 class _Proposal(NamedTuple):
@@ -94,6 +113,8 @@ class Speculation:
         drafts = {}
         for entry, (request, *_) in enumerate(output.scheduled):
             draft = draft_of(ranked, candidates[request].root)
+            if self.adaptive:
+                self._history(request).looked(candidates[request], bool(draft.tokens))
             if draft.tokens:
                 request.num_drafted += len(draft.tokens)
                 drafts[entry] = draft
@@ -118,7 +139,11 @@ class Speculation:
         return history
 
     def _candidates(self, request: Request) -> Candidates:
-        candidates = Candidates(self._history(request).rates)
+        history = self._history(request)
+        candidates = Candidates(history.rates)
+        if history.left:
+            history.left -= 1
+            return candidates
         # One token of what is left comes without drafts.
         length = min(self._max_draft, request.max_tokens - request.num_generated - 1)
         if length < 1:

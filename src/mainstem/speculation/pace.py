@@ -89,7 +89,7 @@ class Pace:
             accounts: of all requests in the step.
         """
         costs = self._costs.get(load.key)
-        if costs is None or costs.to_measure:
+        if not probabilities or costs is None or costs.to_measure:
             return 0
         limit_s = min(self._allowance_s(account, costs.plain_s) for account in accounts)
         tokens, best, most = float(load.requests), load.requests * (1 + MIN_GAIN), 0
