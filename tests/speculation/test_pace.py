@@ -74,6 +74,16 @@ def test_dear_drafts_are_not_checked() -> None:
     assert steps.run(300)[0] < 1.05
 
 
+def test_a_hiccup_does_not_end_drafts() -> None:
+    steps, load = Steps(0.05, right=[1.0], believed=[0.9]), Load(1, 1000)
+    steps.run(2)
+    while (most := steps.pace.most(load, [0.9] * 8, [Account()])) == 0:
+        steps.pace.note(load, PLAIN_S, 0, [(Account(), 0)])
+    steps.pace.note(load, 50 * PLAIN_S, most, [(Account(), 0)])
+    steps.run(600)
+    assert steps.run(200)[0] < 0.5
+
+
 def test_nothing_is_checked_before_a_plain_step_was_measured() -> None:
     assert Pace().most(Load(1, 100), [1.0] * 8, [Account()]) == 0
 

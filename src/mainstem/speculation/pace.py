@@ -27,6 +27,9 @@ REFRESH_AFTER, REFRESH_STEPS = 64, 2
 FIRST_COST = 0.08
 # How far one measurement moves an estimate, and how much of an outlier is believed.
 WEIGHT, MAX_OUTLIER = 0.25, 2.0
+# How far a step without drafts moves what was measured of drafts towards `FIRST_COST`, if that is less: one hiccup of
+# the machine must not end them for good.
+FORGET = 0.002
 
 
 class Load(NamedTuple):
@@ -132,6 +135,8 @@ class Pace:
         else:
             costs.plain_s += WEIGHT * (min(seconds, MAX_OUTLIER * plain_s) - plain_s)
             costs.to_measure = max(costs.to_measure - 1, 0)
+            for table in (costs.extra, self._extra):
+                _forget(table)
         for account, accepted in accounts:
             account.book(plain_s, extra * plain_s, accepted)
             self._all.book(plain_s, extra * plain_s, accepted)
@@ -152,3 +157,8 @@ class Pace:
             nearest = min(self._extra, key=lambda known: abs(known - size))
             return self._extra[nearest] * 2.0 ** (size - nearest)
         return FIRST_COST * number
+
+
+def _forget(table: dict[int, float]) -> None:
+    for size, extra in table.items():
+        table[size] = min(extra, extra + FORGET * (FIRST_COST * 2 ** (size - 1) - extra))
