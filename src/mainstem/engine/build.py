@@ -9,6 +9,7 @@ import torch
 from mainstem.config import EngineConfig
 from mainstem.engine.budget import MemoryBudget, plan_memory
 from mainstem.engine.core import EngineCore
+from mainstem.engine.speculation import Speculation
 from mainstem.errors import ConfigError
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
 from mainstem.scheduler import Scheduler
@@ -50,7 +51,8 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         max_num_seqs=config.max_num_seqs,
         max_model_len=_max_model_len(config, loaded.shape.max_position),
     )
-    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade)
+    speculation = Speculation.of(config, scheduler)
+    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade, speculation=speculation)
     return BuiltEngine(core, files.name, budget, runner.compute)
 
 
