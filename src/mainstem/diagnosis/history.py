@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mainstem.diagnosis.causes import Cause, Place
@@ -142,7 +143,9 @@ def _field(old: Field, new: Field, place: Place, otherwise: Cause, index: int) -
         if place is not Place.SYSTEM and _is_elided(old.text, new.text):
             cause = Cause.HISTORY_ELIDED
     at = common_prefix(old.text, new.text)
-    return in_texts(cause, place, new.path, (old.text, new.text), (at, at), index=index)
+    path, offset = new.place_of(at)
+    found_here = in_texts(cause, place, path, (old.text, new.text), (at, at), index=index)
+    return replace(found_here, offset=offset)
 
 
 def _explained(found: Sequence[Change]) -> bool:
