@@ -62,6 +62,8 @@ def _reply(old: MessagePart, new: MessagePart, at: int) -> Difference:
     if new.role != old.role or not _similar(old, new):
         # Another answer, or a second question: nothing of what was computed for the prompt is lost.
         return _whole(Cause.BRANCHED, Place.REPLY, old, new, at, "the reply was not sent back")
+    if _continues(old, new):
+        return _appended(new, at)
     return _edited(old, new, Place.REPLY, at)
 
 

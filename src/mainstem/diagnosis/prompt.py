@@ -57,7 +57,7 @@ class MessagePart:
 
     @property
     def content(self) -> tuple[str, tuple[tuple[Kind, str], ...]]:
-        """What makes two messages the same message: everything but where they stand. No text is as good as an empty one."""
+        """What makes two messages the same message: all but where they stand. No text is as good as an empty one."""
         return self.role, tuple((field.kind, field.text) for field in self.fields if field.text)
 
     def text(self, kind: Kind = Kind.TEXT) -> str:

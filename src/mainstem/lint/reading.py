@@ -1,0 +1,204 @@
+"""Reads files of requests: JSON lines of bodies, logs that wrap them, and recordings of agents.
+
+Of a line, the body is the object that has messages, an input or a prompt, whether it is the whole line or stands under
+`body`, `request` and the like; the reply is looked for beside it. What `mainstem.bench.recordings` reads is read too.
+Images, hosted tools and other things that are no text count as a short stand-in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mainstem.bench.recordings import SUFFIXES, Recording, read_recordings
+from mainstem.diagnosis import MessagePart, Prompt, prompt_of_body, reply_of_response, with_stand_ins
+from mainstem.errors import ConfigError, InvalidRequest
+from mainstem.lint.conversations import Conversation, Place, Request, group
+
+_BODY_KEYS = ("body", "request", "request_body", "kwargs", "params", "data", "json", "input_data")
+_REPLY_KEYS = ("response", "reply", "response_body", "completion", "message")
+# Recordings in which each request stands by itself; the others say which conversation it belongs to.
+_UNSORTED = ("cassettes", "openhands")
+
+
+class ReadResult(NamedTuple):
+    """Conversations, and files and lines in which there are no requests."""
+
+    conversations: list[Conversation]
+    skipped: list[str]
+
+
+def read(paths: Iterable[Path]) -> ReadResult:
+    """Read files, and all that is in folders.
+
+    Raises:
+        ConfigError: when there is no such file, or something in one is wrong; the message says in which line.
+    """
+    conversations: list[Conversation] = []
+    skipped: list[str] = []
+    recorded: list[Path] = []
+    for path in _files(paths):
+        values = _values(path)
+        if values is None:
+            recorded.append(path)
+            continue
+        requests = list(_requests(path, values, skipped))
+        conversations += group(requests)
+    found = read_recordings(recorded)
+    skipped += map(str, found.skipped)
+    return ReadResult(conversations + list(_recorded(found.recordings)), skipped)
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+        elif path.is_file():
+            yield path
+        else:
+            raise ConfigError(f"there is no file {path}")
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+
+def _values(path: Path) -> list[tuple[int, Any]] | None:
+    """The values of a file of requests, with their lines (or their numbers in a list); None for other files."""
+    if path.suffix not in (".jsonl", ".ndjson", ".json"):
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    if path.suffix == ".json":
+        values = list(enumerate(_list_of(path, text), 1))
+    else:
+        values = [(i, _parsed(f"{path}:{i}", line)) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+        if values and all(isinstance(value, Mapping) and "role" in value for _, value in values):
+            return [(1, {"messages": [value for _, value in values]})]
+    return values if any(_body_of(value) is not None for _, value in values[:20]) else None
+
+
+def _list_of(path: Path, text: str) -> Sequence[Any]:
+    value = _parsed(str(path), text)
+    return value if isinstance(value, list) else ()
+
+
+def _parsed(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{where} is nested too deeply") from None
+    except ValueError as error:
+        raise ConfigError(f"{where} is not JSON: {error}") from None
+
+
+def _body_of(value: Any, depth: int = 3) -> Mapping[str, Any] | None:
+    """The request's body in a logged value; None if there is none."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    if isinstance(value, list) and value and all(isinstance(m, Mapping) and "role" in m for m in value):
+        return {"messages": value}
+    if not isinstance(value, Mapping):
+        return None
+    if isinstance(value.get("messages"), list) or isinstance(value.get("prompt"), str):
+        return value
+    if isinstance(value.get("input"), str | list) and "output" not in value:
+        return value
+    inner = (_body_of(value[key], depth - 1) for key in _BODY_KEYS if key in value and depth)
+    return next((body for body in inner if body is not None), None)
+
+
+def _response_of(value: Any) -> Any:
+    """The body of the response in a logged value; None if there is none."""
+    if not isinstance(value, Mapping):
+        return None
+    for key in _REPLY_KEYS:
+        response = value.get(key)
+        if isinstance(response, Mapping):
+            inner = response.get("body", response)
+            return inner if isinstance(inner, Mapping) else response
+    return None
+
+
+def _requests(path: Path, values: Sequence[tuple[int, Any]], skipped: list[str]) -> Iterator[Request]:
+    stored: dict[str, Prompt] = {}  # of Responses, by id
+    texts: dict[str, str] = {}
+    for number, value in values:
+        place = Place(str(path), number, is_line=path.suffix != ".json")
+        body = _body_of(value)
+        if body is None:
+            skipped.append(str(place))
+            continue
+        response = _response_of(value)
+        try:
+            prompt = prompt_of_body(with_stand_ins(body))
+            reply = _reply(response)
+        except InvalidRequest as error:
+            raise ConfigError(f"{place}: {error}") from None
+        if (earlier := stored.get(str(body.get("previous_response_id")))) is not None:
+            prompt = replace(prompt, messages=_gone_on(earlier, prompt))
+        request = Request(place, _interned(prompt, texts), reply)
+        if isinstance(response, Mapping) and isinstance(response.get("id"), str):
+            stored[response["id"]] = request.answered
+        yield request
+
+
+def _reply(response: Any) -> MessagePart | None:
+    if isinstance(response, Mapping) and "content" in response and "role" not in response:
+        response = {**response, "role": "assistant"}
+    if isinstance(response, Mapping) and isinstance(response.get("content"), list):
+        response = with_stand_ins({"messages": [response]})["messages"][0]
+    return reply_of_response(response)
+
+
+def _gone_on(earlier: Prompt, prompt: Prompt) -> tuple[MessagePart, ...]:
+    """The messages of a request that goes on from a stored response: instructions are not stored."""
+    own = prompt.messages[: prompt.num_system]
+    return (*own, *earlier.messages[earlier.num_system :], *prompt.messages[prompt.num_system :])
+
+
+def _interned(prompt: Prompt, texts: dict[str, str]) -> Prompt:
+    """The prompt with texts that are kept once, however many requests send them again."""
+    messages = tuple(
+        replace(
+            message,
+            fields=tuple(field._replace(text=texts.setdefault(field.text, field.text)) for field in message.fields),
+        )
+        for message in prompt.messages
+    )
+    return replace(prompt, messages=messages)
+
+
+# -- recordings --------------------------------------------------------------------------------------------------------
+
+
+def _recorded(recordings: Sequence[Recording]) -> Iterator[Conversation]:
+    unsorted: dict[str, list[Request]] = {}
+    for recording in recordings:
+        requests = list(_of_recording(recording))
+        if recording.source in _UNSORTED:
+            unsorted.setdefault(recording.name.partition("#")[0], []).extend(requests)
+        else:
+            yield Conversation(requests)
+    for requests in unsorted.values():
+        yield from group(requests)
+
+
+def _of_recording(recording: Recording) -> Iterator[Request]:
+    texts: dict[str, str] = {}
+    for number, call in enumerate(recording.calls, 1):
+        place = Place(recording.name, number, is_line=False)
+        try:
+            body = {"messages": list(call.messages), "tools": list(call.tools)}
+            prompt = prompt_of_body(with_stand_ins(body))
+            reply = _reply(dict(call.reply))
+        except InvalidRequest as error:
+            raise ConfigError(f"{place}: {error}") from None
+        yield Request(place, _interned(prompt, texts), reply)
