@@ -55,7 +55,7 @@ def is_anthropic(body: Mapping[str, Any]) -> bool:
 
 
 def reply_of_response(response: object) -> MessagePart | None:
-    """The reply in the body of a response, of any of the APIs; None where there is none."""
+    """The reply in the body of a response, of any of the APIs; None where there is none, or not one message."""
     if not isinstance(response, Mapping):
         return None
     if "role" in response:
@@ -68,7 +68,7 @@ def reply_of_response(response: object) -> MessagePart | None:
         read = responses.read_input(output)
     else:
         return None
-    return message_of(read[-1].message)
+    return message_of(read[0].message) if len(read) == 1 else None
 
 
 # -- what the server would refuse --------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def _evidence(earlier: Request, later: Request, known: int) -> float:
         return _kept_lines(before.messages[0], after.messages[0])
     matched, replies = _matched(olds, news)
     if any(message.role != "user" for message in olds):
-        if not replies:
+        if not replies or _begins_anew(before, after):
             return 0.0
     elif not _same_question(before, after, olds, news):
         return 0.0
@@ -175,6 +175,15 @@ def _kept_lines(old: MessagePart, new: MessagePart) -> float:
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
     share = sum(block.size for block in blocks) / max(1, len(before))
     return share if len(after) > len(before) and share > 0.5 else 0.0
+
+
+def _begins_anew(before: Prompt, after: Prompt) -> bool:
+    """Whether both the instructions and the first question were rewritten: an answer may be the same by chance."""
+    old, new = (prompt.messages[prompt.num_system : prompt.num_system + 1] for prompt in (before, after))
+    if not old or not new or _spelt_alike(old[0], new[0]):
+        return False
+    heads = [prompt.messages[: prompt.num_system] for prompt in (before, after)]
+    return len(heads[0]) != len(heads[1]) or not all(map(_spelt_alike, *heads))
 
 
 def _same_question(before: Prompt, after: Prompt, olds: Sequence[MessagePart], news: Sequence[MessagePart]) -> bool:

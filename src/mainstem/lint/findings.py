@@ -236,6 +236,8 @@ class _Linting:
         share = len(finding.occurrences) / finding.compared
         if not finding.lost:
             return "nothing that was sent before stands behind it"
+        if finding.lost_per_turn < 1:
+            return "it costs less than a token a turn"
         if finding.scope is Scope.CONVERSATIONS and finding.cause in _MAY_BE_OWN:
             return "it differs between conversations, and may have to"
         if finding.cause is Cause.DATE and (share <= 0.5 or finding.compared == 1):

@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mainstem.bench.recordings import SUFFIXES, Recording, read_recordings
+from mainstem.bench.recordings import SUFFIXES, Recording, json_body, load, read_recordings
 from mainstem.diagnosis import MessagePart, Prompt, prompt_of_body, reply_of_response, with_stand_ins
 from mainstem.errors import ConfigError, InvalidRequest
 from mainstem.lint.conversations import Conversation, Place, Request, group
 
 _BODY_KEYS = ("body", "request", "request_body", "kwargs", "params", "data", "json", "input_data")
 _REPLY_KEYS = ("response", "reply", "response_body", "completion", "message")
-# Recordings in which each request stands by itself; the others say which conversation it belongs to.
-_UNSORTED = ("cassettes", "openhands")
+_ENDPOINTS = ("/chat/completions", "/responses", "/messages", "/completions")
+_LOOKED_AT = 20  # values of a file, to see whether there are requests in it
 
 
 class ReadResult(NamedTuple):
@@ -45,7 +45,7 @@ def read(paths: Iterable[Path]) -> ReadResult:
         if values is None:
             recorded.append(path)
             continue
-        requests = list(_requests(path, values, skipped))
+        requests = list(_requests(values, skipped))
         conversations += group(requests)
     found = read_recordings(recorded)
     skipped += map(str, found.skipped)
@@ -65,26 +65,47 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 
-def _values(path: Path) -> list[tuple[int, Any]] | None:
-    """The values of a file of requests, with their lines (or their numbers in a list); None for other files."""
-    if path.suffix not in (".jsonl", ".ndjson", ".json"):
+def _values(path: Path) -> list[tuple[Place, Any]] | None:
+    """The logged values of a file of requests, with their places; None for other files."""
+    if path.suffix == ".yaml":
+        values = _of_cassette(path)
+    elif path.suffix == ".json":
+        content = load(path)
+        values = list(enumerate(content if isinstance(content, list) else (), 1))
+    elif path.suffix in (".jsonl", ".ndjson"):
+        values = _lines(path)
+        if values and all(isinstance(value, Mapping) and "role" in value for _, value in values):
+            return None  # one conversation, message by message
+    else:
         return None
+    if not any(_body_of(value) is not None for _, value in values[:_LOOKED_AT]):
+        return None
+    is_line = path.suffix in (".jsonl", ".ndjson")
+    return [(Place(str(path), number, is_line), value) for number, value in values]
+
+
+def _lines(path: Path) -> list[tuple[int, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    if path.suffix == ".json":
-        values = list(enumerate(_list_of(path, text), 1))
-    else:
-        values = [(i, _parsed(f"{path}:{i}", line)) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
-        if values and all(isinstance(value, Mapping) and "role" in value for _, value in values):
-            return [(1, {"messages": [value for _, value in values]})]
-    return values if any(_body_of(value) is not None for _, value in values[:20]) else None
+    return [(i, _parsed(f"{path}:{i}", line)) for i, line in enumerate(lines, 1) if line.strip()]
 
 
-def _list_of(path: Path, text: str) -> Sequence[Any]:
-    value = _parsed(str(path), text)
-    return value if isinstance(value, list) else ()
+def _of_cassette(path: Path) -> list[tuple[int, Any]]:
+    """Requests and answers in recorded HTTP."""
+    content = load(path)
+    interactions = content.get("interactions") if isinstance(content, Mapping) else None
+    if not isinstance(interactions, list):
+        return []
+    try:
+        return [
+            (number, {"request": json_body(one["request"]), "response": json_body(one["response"])})
+            for number, one in enumerate(interactions, 1)
+            if str(one["request"].get("uri")).partition("?")[0].endswith(_ENDPOINTS)
+        ]
+    except (KeyError, TypeError, AttributeError):
+        raise ConfigError(f"{path} looks like recorded HTTP, but cannot be read") from None
 
 
 def _parsed(where: str, text: str) -> Any:
@@ -127,11 +148,10 @@ def _response_of(value: Any) -> Any:
     return None
 
 
-def _requests(path: Path, values: Sequence[tuple[int, Any]], skipped: list[str]) -> Iterator[Request]:
+def _requests(values: Sequence[tuple[Place, Any]], skipped: list[str]) -> Iterator[Request]:
     stored: dict[str, Prompt] = {}  # of Responses, by id
     texts: dict[str, str] = {}
-    for number, value in values:
-        place = Place(str(path), number, is_line=path.suffix != ".json")
+    for place, value in values:
         body = _body_of(value)
         if body is None:
             skipped.append(str(place))
@@ -151,10 +171,14 @@ def _requests(path: Path, values: Sequence[tuple[int, Any]], skipped: list[str])
 
 
 def _reply(response: Any) -> MessagePart | None:
-    if isinstance(response, Mapping) and "content" in response and "role" not in response:
-        response = {**response, "role": "assistant"}
-    if isinstance(response, Mapping) and isinstance(response.get("content"), list):
-        response = with_stand_ins({"messages": [response]})["messages"][0]
+    """The reply in a response's body, or a message of the model's itself."""
+    if not isinstance(response, Mapping):
+        return None
+    if "content" in response and isinstance(response.get("content"), list | str):
+        (said,) = with_stand_ins({"messages": [{**response, "role": "assistant"}]})["messages"]
+        return reply_of_response(said)
+    if isinstance(response.get("output"), list):
+        return reply_of_response({"output": with_stand_ins({"input": response["output"]})["input"]})
     return reply_of_response(response)
 
 
@@ -180,15 +204,12 @@ def _interned(prompt: Prompt, texts: dict[str, str]) -> Prompt:
 
 
 def _recorded(recordings: Sequence[Recording]) -> Iterator[Conversation]:
-    unsorted: dict[str, list[Request]] = {}
     for recording in recordings:
         requests = list(_of_recording(recording))
-        if recording.source in _UNSORTED:
-            unsorted.setdefault(recording.name.partition("#")[0], []).extend(requests)
+        if recording.source == "openhands":  # sorted into sessions by equal beginnings, which hides what broke them
+            yield from group(requests)
         else:
             yield Conversation(requests)
-    for requests in unsorted.values():
-        yield from group(requests)
 
 
 def _of_recording(recording: Recording) -> Iterator[Request]:
