@@ -47,9 +47,19 @@ def read(paths: Iterable[Path]) -> ReadResult:
             continue
         requests = list(_requests(values, skipped))
         conversations += group(requests)
-    found = read_recordings(recorded)
-    skipped += map(str, found.skipped)
-    return ReadResult(conversations + list(_recorded(found.recordings)), skipped)
+    for paths in _apart(recorded):
+        found = read_recordings(paths)
+        skipped += map(str, found.skipped)
+        conversations += _recorded(found.recordings, paths)
+    return ReadResult(conversations, skipped)
+
+
+def _apart(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """Files by themselves, so that what is read has their names; JSON together: some recordings take several."""
+    together = [path for path in paths if path.suffix == ".json"]
+    yield from ([path] for path in paths if path.suffix != ".json")
+    if together:
+        yield together
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -203,19 +213,26 @@ def _interned(prompt: Prompt, texts: dict[str, str]) -> Prompt:
 # -- recordings --------------------------------------------------------------------------------------------------------
 
 
-def _recorded(recordings: Sequence[Recording]) -> Iterator[Conversation]:
+def _recorded(recordings: Sequence[Recording], paths: Sequence[Path]) -> Iterator[Conversation]:
+    named: dict[str, set[str]] = {}
+    for path in paths:
+        named.setdefault(path.name, set()).add(str(path))
+        named.setdefault(path.parent.name, set()).add(str(path.parent))  # of a folder of logs
     for recording in recordings:
-        requests = list(_of_recording(recording))
+        name, _, number = recording.name.partition("#")
+        known = named.get(name, set())
+        file = (min(known) if len(known) == 1 else name) + (f", conversation {number}" if number else "")
+        requests = list(_of_recording(recording, file))
         if recording.source == "openhands":  # sorted into sessions by equal beginnings, which hides what broke them
             yield from group(requests)
         else:
             yield Conversation(requests)
 
 
-def _of_recording(recording: Recording) -> Iterator[Request]:
+def _of_recording(recording: Recording, file: str) -> Iterator[Request]:
     texts: dict[str, str] = {}
     for number, call in enumerate(recording.calls, 1):
-        place = Place(recording.name, number, is_line=False)
+        place = Place(file, number, is_line=False)
         try:
             body = {"messages": list(call.messages), "tools": list(call.tools)}
             prompt = prompt_of_body(with_stand_ins(body))
