@@ -83,12 +83,13 @@ def _alarm(number: int, finding: Finding) -> Iterator[str]:
     first = finding.first
     cost = f"{finding.lost_per_turn:,.0f} tokens a turn"
     yield f"{number}. {finding.cause.label} in {_REGIONS.get(finding.place, finding.place)}: {cost}"
-    yield _labelled("where", f"{first.after}  {first.difference.part}, character {first.difference.offset}")
+    yield _labelled("where", str(first.after))
+    yield _labelled("", f"{first.difference.part}, character {first.difference.offset}")
     more = finding.parts[1:]
     if more:
         names = ", ".join(more[: _SHOWN_PARTS - 1])
         yield _labelled("", f"also {names}" + (f" and {len(more) - 2} more" if len(more) > 2 else ""))
-    yield _labelled("how often", f"{len(finding.occurrences):,} in {_turns(finding)}")
+    yield _labelled("how often", _how_often(finding))
     if first.difference.detail:
         yield from _wrapped("what", first.difference.detail)
     if first.difference.before:
@@ -105,10 +106,11 @@ def _note(finding: Finding) -> Iterator[str]:
     yield f"  {where}"
 
 
-def _turns(finding: Finding) -> str:
+def _how_often(finding: Finding) -> str:
+    times = len(finding.occurrences)
     if finding.scope is Scope.CONVERSATIONS:
-        return f"{_number(finding.compared, 'conversation')} that began otherwise than one before"
-    return f"{_number(finding.compared, 'request')} that went on with a conversation"
+        return f"{_number(times, 'conversation')} began otherwise than one before"
+    return f"{times:,} times in {_number(finding.compared, 'request')} that went on with a conversation"
 
 
 def _number(count: int, one: str, many: str = "") -> str:

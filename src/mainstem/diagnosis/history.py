@@ -62,7 +62,7 @@ def _reply(old: MessagePart, new: MessagePart, at: int) -> Difference:
     if new.role != old.role or not _similar(old, new):
         # Another answer, or a second question: nothing of what was computed for the prompt is lost.
         return _whole(Cause.BRANCHED, Place.REPLY, old, new, at, "the reply was not sent back")
-    if _continues(old, new):
+    if _continues(old, new) and old.text().strip() != new.text().strip():
         return _appended(new, at)
     return _edited(old, new, Place.REPLY, at)
 
@@ -140,7 +140,7 @@ def _field(old: Field, new: Field, place: Place, otherwise: Cause, index: int) -
     found = changes(old.text, new.text)
     cause = found[0].cause
     # A history's text that changes in more than what always changes was edited, whatever its first change looks like.
-    if cause is None or (place is not Place.SYSTEM and not _explained(found)):
+    if cause is None or (place is not Place.SYSTEM and not _explained(found, old.text)):
         cause = otherwise
         if place is not Place.SYSTEM and _is_elided(old.text, new.text):
             cause = Cause.HISTORY_ELIDED
@@ -150,8 +150,14 @@ def _field(old: Field, new: Field, place: Place, otherwise: Cause, index: int) -
     return replace(found_here, offset=offset)
 
 
-def _explained(found: Sequence[Change]) -> bool:
-    return all(change.cause is not None for change in found)
+def _explained(found: Sequence[Change], old: str) -> bool:
+    """Whether each change is of a known form, or only puts text after the end of the earlier one."""
+    return all(change.cause is not None or _is_put_after(change, old) for change in found)
+
+
+def _is_put_after(change: Change, old: str) -> bool:
+    rest = old[change.start[0] :]  # not empty where what was put there repeats the end
+    return not change.before and (change.after + rest).startswith(rest)
 
 
 def _is_elided(old: str, new: str) -> bool:
@@ -179,7 +185,7 @@ def _similar(old: MessagePart, new: MessagePart) -> bool:
             len(one.text), len(other.text)
         ):
             return True
-        if one.text != other.text and _explained(changes(one.text, other.text)):
+        if one.text != other.text and _explained(changes(one.text, other.text), one.text):
             return True
     return False
 

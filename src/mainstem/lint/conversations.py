@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from mainstem.diagnosis import Cause, Field, Kind, MessagePart, Prompt, changes, compare
+from mainstem.diagnosis import Field, Kind, MessagePart, Prompt, changes
 from mainstem.lint.sizes import item_text, similar
 
 _RECENT = 64  # conversations that a request that begins with none is compared with
-_ENOUGH = 0.3  # of the shorter one's text
+_ENOUGH = 0.5  # of what was said in the shorter one
 _Key: TypeAlias = int
 _VARYING = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|\b(?=\w*\d)[0-9a-fA-F]{7,64}\b|\d+")
 
@@ -92,7 +93,7 @@ class _Grouping:
         self._seen.add(keys[-1])
 
     def _continued(self, request: Request, keys: Sequence[_Key]) -> Conversation | None:
-        for key in reversed(keys):
+        for key in reversed(keys[:-1]):  # the same request once more is asked for another reply
             fitting = [tip for tip in self._tips.get(key, ()) if _may_follow(tip.latest.prompt, request.prompt)]
             if fitting:
                 return max(fitting, key=lambda tip: tip.latest.prompt.tools == request.prompt.tools)
@@ -128,45 +129,78 @@ def _names(prompt: Prompt) -> list[str]:
 
 
 def _evidence(earlier: Request, later: Request, known: int) -> float:
-    """How much speaks for two requests being of one conversation, of 1; `known` messages are in other requests too."""
+    """How much speaks for two requests being of one conversation, of 1; `known` messages are in other requests too.
+
+    What is cheap to see is looked at first: a file may have thousands of conversations.
+    """
     before, after = earlier.prompt, later.prompt
-    plain = compare(before, after)
-    if before.num_system == len(before.messages) or not _same_model(before, after):
+    if not _same_model(before, after) or before.num_system == len(before.messages):
         return 0.0
-    olds, news = before.messages[max(known, before.num_system) :], after.messages[max(known, after.num_system) :]
-    if plain is not None and plain.cause is Cause.APPENDED:
-        return 1.0 if olds else 0.0
-    if not olds or not news:
-        return 0.0
+    if _text_goes_on(before, after):
+        return 1.0
     if before.messages[0].path == after.messages[0].path == "prompt":
         return _kept_lines(before.messages[0], after.messages[0])
-    matched, replies = _matched(olds, news)
-    if any(message.role != "user" for message in olds):
-        if not replies or _begins_anew(before, after):
-            return 0.0
-    elif not _same_question(before, after, olds, news):
+    olds, news = before.messages[max(known, before.num_system) :], after.messages[max(known, after.num_system) :]
+    if not olds or not news:
         return 0.0
-    sizes = [sum(len(item_text(message)) for message in messages) for messages in (olds, news)]
-    return matched / max(1, min(sizes))
+    if any(message.role != "user" for message in olds):
+        return _replies_in_common(olds, news, is_branch=known > 0) if _begin_alike(before, after, olds, news) else 0.0
+    return 1.0 if _same_question(before, after, olds, news) else 0.0
+
+
+def _text_goes_on(before: Prompt, after: Prompt) -> bool:
+    """Whether only text was put after the end of the last message, and messages after it."""
+    *whole, last = before.messages
+    rest = after.messages[: len(whole)]
+    if len(after.messages) <= len(whole) or any(a.content != b.content for a, b in zip(whole, rest, strict=True)):
+        return False
+    grown = after.messages[len(whole)]
+    old, new = item_text(last), item_text(grown)
+    return last.role == grown.role and bool(old) and old != new and new.startswith(old)
 
 
 def _same_model(before: Prompt, after: Prompt) -> bool:
     return before.model == after.model or None in (before.model, after.model)
 
 
-def _matched(olds: Sequence[MessagePart], news: Sequence[MessagePart]) -> tuple[int, int]:
-    """Characters of the earlier messages that are in the later ones, and how many of these are no user's messages."""
+def _begin_alike(before: Prompt, after: Prompt, olds: Sequence[MessagePart], news: Sequence[MessagePart]) -> bool:
+    """Whether requests with replies may be of one conversation, by how they begin.
+
+    Agents answer different questions with the same first words, so these prove nothing where the question is another
+    one, nor where both the question and the instructions are.
+    """
+    if olds[0].role != "user" or news[0].role != "user" or _spelt_alike(olds[0], news[0]):
+        return True
+    heads = [prompt.messages[: prompt.num_system] for prompt in (before, after)]
+    told_alike = len(heads[0]) == len(heads[1]) and all(map(_spelt_alike, *heads))
+    replies = {_masked(message) for message in olds if message.role == "assistant"}
+    return told_alike and sum(_masked(message) in replies for message in news) > 1
+
+
+def _replies_in_common(olds: Sequence[MessagePart], news: Sequence[MessagePart], *, is_branch: bool) -> float:
+    """The share of what the model and its tools said that is in both, in order, of the shorter one.
+
+    What goes on from another request too may be a branch: then a reply of the model's must be in both, with the same
+    numbers. Tools often say the same.
+    """
+    said = [[message for message in messages if message.role != "user"] for messages in (olds, news)]
+    common = _in_both(*said)
+    if is_branch and not any(old.role == "assistant" and _respelt(old) == _respelt(new) for old, new in common):
+        return 0.0
+    sizes = [sum(len(item_text(message)) for message in messages) for messages in said]
+    return sum(min(len(item_text(old)), len(item_text(new))) for old, new in common) / max(1, min(sizes))
+
+
+def _in_both(olds: Sequence[MessagePart], news: Sequence[MessagePart]) -> list[tuple[MessagePart, MessagePart]]:
+    """Messages of both that are the same but for numbers and the like, or stand between such and are similar."""
     first, second = [_masked(message) for message in olds], [_masked(message) for message in news]
-    size = replies = 0
+    found = []
     for kind, i, j, k, m in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
-        if kind not in ("equal", "replace"):
-            continue
-        for old, new in zip(olds[i:j], news[k:m], strict=False):
+        pairs = zip(olds[i:j], news[k:m], strict=False)
+        for old, new in pairs if kind in ("equal", "replace") else ():
             if kind == "equal" or (old.role == new.role and similar(item_text(old), item_text(new))):
-                size += min(len(item_text(old)), len(item_text(new)))
-            # A reply that is but similar may be another one to the same question.
-            replies += kind == "equal" and old.role != "user" and bool(item_text(old))
-    return size, replies
+                found.append((old, new))
+    return found
 
 
 def _kept_lines(old: MessagePart, new: MessagePart) -> float:
@@ -177,23 +211,16 @@ def _kept_lines(old: MessagePart, new: MessagePart) -> float:
     return share if len(after) > len(before) and share > 0.5 else 0.0
 
 
-def _begins_anew(before: Prompt, after: Prompt) -> bool:
-    """Whether both the instructions and the first question were rewritten: an answer may be the same by chance."""
-    old, new = (prompt.messages[prompt.num_system : prompt.num_system + 1] for prompt in (before, after))
-    if not old or not new or _spelt_alike(old[0], new[0]):
-        return False
-    heads = [prompt.messages[: prompt.num_system] for prompt in (before, after)]
-    return len(heads[0]) != len(heads[1]) or not all(map(_spelt_alike, *heads))
-
-
 def _same_question(before: Prompt, after: Prompt, olds: Sequence[MessagePart], news: Sequence[MessagePart]) -> bool:
     """Whether a request without a reply in it is asked again or goes on: all its messages are there, spelt alike."""
-    if len(news) < len(olds) or not _system_alike(before, after):
+    if len(news) < len(olds):
         return False
     pairs = list(zip(olds, news, strict=False))
     if all(old.content == new.content for old, new in pairs):
-        return len(news) > len(olds) or _names(before) == _names(after)
-    return any(message.role == "assistant" for message in news) and all(_spelt_alike(old, new) for old, new in pairs)
+        grown = len(news) > len(olds)
+        return (grown or _names(before) == _names(after)) and _system_alike(before, after)
+    answered = any(message.role == "assistant" for message in news)
+    return answered and all(_spelt_alike(old, new) for old, new in pairs) and _system_alike(before, after)
 
 
 def _spelt_alike(old: MessagePart, new: MessagePart) -> bool:
@@ -208,14 +235,22 @@ def _system_alike(before: Prompt, after: Prompt) -> bool:
     return olds == news or similar(olds, news) or all(c.cause is not None for c in changes(olds, news))
 
 
+@lru_cache(maxsize=100_000)
+def _respelt(message: MessagePart) -> tuple[Any, ...]:
+    """What is left of a message without spaces and the order of keys in arguments."""
+    return message.role, tuple((field.kind, _bare(field)) for field in message.fields if field.text)
+
+
+@lru_cache(maxsize=100_000)
 def _masked(message: MessagePart) -> tuple[Any, ...]:
-    """What is left of a message without numbers, ids, spaces and the order of keys."""
-    return message.role, tuple((field.kind, _without_varying(field)) for field in message.fields if field.text)
+    """What is left of it without numbers and ids either."""
+    role, fields = _respelt(message)
+    return role, tuple((kind, _VARYING.sub("0", text)) for kind, text in fields)
 
 
-def _without_varying(field: Field) -> str:
+def _bare(field: Field) -> str:
     text = field.text
     if field.kind is Kind.ARGUMENTS:
         with suppress(ValueError, RecursionError):
             text = json.dumps(json.loads(text), sort_keys=True)
-    return _VARYING.sub("0", "".join(text.split()))
+    return "".join(text.split())

@@ -22,6 +22,7 @@ from mainstem.lint.sizes import Overlap, Sizes
 
 SELDOM = 0.1  # of the requests of a conversation that go on with it
 _SAME_AGENT = 0.5  # of its tools and instructions
+_NEARLY_THE_SAME = 0.9
 _RECENT_AGENTS = 32
 _SHORTENED = (Cause.HISTORY_ELIDED, Cause.HISTORY_WINDOWED)
 # What no conversation needs to have of its own.
@@ -199,9 +200,16 @@ class _Linting:
         )
 
     def _same_agent(self, head: Prompt, seen: Sequence[tuple[Request, Prompt]]) -> tuple[Request, Prompt] | None:
-        scored = [(self._sizes.overlap(pair[1], head).kept, i) for i, pair in enumerate(seen)]
-        kept, best = max(scored, default=(0, 0))
-        return seen[best] if kept >= _SAME_AGENT * self._sizes.prompt(head) else None
+        """The latest that is nearly the same, else the one that is most alike."""
+        size = self._sizes.prompt(head)
+        best, found = _SAME_AGENT * size, None
+        for earlier in reversed(seen):
+            kept = self._sizes.overlap(earlier[1], head).kept
+            if kept >= best:
+                best, found = kept + 1, earlier
+            if kept >= _NEARLY_THE_SAME * size:
+                break
+        return found
 
     def _compare(
         self, scope: Scope, number: int, earlier: tuple[Request, Prompt], later: tuple[Request, Prompt]

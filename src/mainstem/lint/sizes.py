@@ -128,7 +128,8 @@ class Sizes:
         found = changes(before, after)
         if any(change.cause is None for change in found) and not similar(before, after):
             return 0
-        return max(0, self.text(after) - sum(self.text(change.after) for change in found))
+        changed = [change.after[common_prefix(change.before, change.after) :] for change in found]
+        return max(0, self.text(after) - sum(map(self.text, changed)))
 
 
 def similar(before: str, after: str) -> bool:
