@@ -174,15 +174,10 @@ def grown(draw: st.DrawFn) -> list[Body]:
         if draw(st.booleans()):
             function = {"name": "run", "arguments": json.dumps({"x": number, "by": name})}
             reply["tool_calls"] = [{"id": f"c{number}", "type": "function", "function": function}]
-        sent[-1] = (
-            with_reply(sent[-1], reply)
-            if sent and draw(st.booleans()) and is_last(sent, histories[agent])
-            else sent[-1]
-        )
-        histories[agent] += [
-            reply,
-            {"role": draw(st.sampled_from(["tool", "user"])), "content": draw(TEXTS).format(n=0)},
-        ]
+        if draw(st.booleans()) and is_last(sent, histories[agent]):
+            sent[-1] = with_reply(sent[-1], reply)
+        role = draw(st.sampled_from(["tool", "user"]))
+        histories[agent] += [reply, {"role": role, "content": draw(TEXTS).format(n=0)}]
         sent.append(request(histories[agent], draw(st.sampled_from([None, "id"]))))
     return sent
 

@@ -96,7 +96,7 @@ class _Grouping:
         for key in reversed(keys[:-1]):  # the same request once more is asked for another reply
             fitting = [tip for tip in self._tips.get(key, ()) if _may_follow(tip.latest.prompt, request.prompt)]
             if fitting:
-                return max(fitting, key=lambda tip: tip.latest.prompt.tools == request.prompt.tools)
+                return max(fitting, key=lambda tip: _fit(tip.latest, request))
         known = next((length for length in range(len(keys), 0, -1) if keys[length - 1] in self._seen), 0)
         scored = [(_evidence(tip.latest, request, known), tip) for tip in self._recent[-_RECENT:]]
         score, tip = max(scored, key=lambda pair: pair[0], default=(0.0, None))
@@ -111,6 +111,13 @@ def _keys(prompt: Prompt) -> list[_Key]:
         key = hash((key, message.content))
         keys.append(key)
     return keys or [0]
+
+
+def _fit(earlier: Request, later: Request) -> tuple[int, bool]:
+    """Which of several requests with the same messages one goes on with: that whose reply it sends back, if any."""
+    next_one = later.prompt.messages[len(earlier.prompt.messages)]
+    sends_reply = 1 if earlier.reply is None else 2 * (earlier.reply.content == next_one.content)
+    return sends_reply, earlier.prompt.tools == later.prompt.tools
 
 
 def _may_follow(before: Prompt, after: Prompt) -> bool:
