@@ -107,10 +107,9 @@ def _note(finding: Finding) -> Iterator[str]:
 
 
 def _how_often(finding: Finding) -> str:
-    times = len(finding.occurrences)
     if finding.scope is Scope.CONVERSATIONS:
-        return f"{_number(times, 'conversation')} began otherwise than one before"
-    return f"{times:,} times in {_number(finding.compared, 'request')} that went on with a conversation"
+        return f"{_number(finding.times, 'conversation')} began otherwise than one before"
+    return f"in {finding.times:,} of {_number(finding.compared, 'request')} that went on with a conversation"
 
 
 def _number(count: int, one: str, many: str = "") -> str:

@@ -14,6 +14,7 @@ from mainstem.diagnosis.texts import Change, changes, common_prefix, common_suff
 
 # Below this share of equal text at both ends, two messages are two messages and not one that was edited.
 _SIMILAR = 0.4
+_SHORT = 60  # a placeholder may be longer than what it stands for, if it is no longer than this
 _PLACEHOLDER = re.compile(
     r"(?i)\b(?:omitted|elided|truncated|removed|cleared|compact(?:ed|ion)|summar(?:y|ised|ized)|collapsed|pruned|hidden|"
     r"no longer available)\b|\[\.\.\.\]|^\s*(?:\.\.\.|…)\s*$"
@@ -162,10 +163,12 @@ def _is_put_after(change: Change, old: str) -> bool:
 
 def _is_elided(old: str, new: str) -> bool:
     """Whether a text is what is left of a longer one."""
-    if len(new) >= len(old):
+    if len(new) >= max(len(old), _SHORT):
         return False
     if _PLACEHOLDER.search(new) and not _PLACEHOLDER.search(old):
         return True
+    if len(new) >= len(old):
+        return False
     at = common_prefix(old, new)
     return at + common_suffix(old, new, len(new) - at) >= len(new) and len(new) < len(old) / 2
 

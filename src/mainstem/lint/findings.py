@@ -87,9 +87,17 @@ class Finding:
         return list(dict.fromkeys(occurrence.difference.part for occurrence in self.occurrences))
 
     @property
+    def times(self) -> int:
+        """In how many requests it was."""
+        return len({occurrence.after for occurrence in self.occurrences})
+
+    @property
     def lost(self) -> int:
-        """Tokens that it alone costs, in all."""
-        return sum(occurrence.lost for occurrence in self.occurrences)
+        """Tokens that it alone costs, in all; of several changes in one request, the first costs all that others do."""
+        dearest: dict[Where, int] = {}
+        for occurrence in self.occurrences:
+            dearest[occurrence.after] = max(occurrence.lost, dearest.get(occurrence.after, 0))
+        return sum(dearest.values())
 
     @property
     def lost_per_turn(self) -> float:
@@ -235,13 +243,13 @@ class _Linting:
         if finding.scope is Scope.TURNS:
             finding.compared = sum(self._turns[number] for number in numbers)
         else:
-            finding.compared = len(finding.occurrences)
+            finding.compared = finding.times
         finding.reason = self._excuse(finding)
         finding.level = Level.NOTE if finding.reason else Level.ALARM
 
     def _excuse(self, finding: Finding) -> str:
         """Why a finding is no alarm; empty if it is one."""
-        share = len(finding.occurrences) / finding.compared
+        share = finding.times / finding.compared
         if not finding.lost:
             return "nothing that was sent before stands behind it"
         if finding.lost_per_turn < 1:
