@@ -128,6 +128,16 @@ def test_a_history_that_becomes_a_summary_at_every_turn(tmp_path: Path) -> None:
     assert finding.cause is Cause.HISTORY_ELIDED
 
 
+@pytest.mark.parametrize("index", [2, 4])
+def test_thoughts_that_are_not_sent_back_later(tmp_path: Path, index: int) -> None:
+    def change(_: int, body: Body) -> None:
+        if len(body["messages"]) == index + 2:  # it is the newest turn
+            body["messages"][index]["reasoning_content"] = "The day may be off by one, or the month. I look first."
+
+    finding = only(lint(tmp_path, conversation(4, change)))
+    assert (finding.cause, finding.parts) == (Cause.REASONING_DROPPED, [f"messages[{index}].reasoning_content"])
+
+
 def test_two_changes_in_one_prompt_are_two_findings(tmp_path: Path) -> None:
     def change(turn: int, body: Body) -> None:
         put_into(body, 0, f"It is 10:0{turn}:00.\nstep {turn} of 40")

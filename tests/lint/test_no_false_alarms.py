@@ -75,6 +75,22 @@ def test_a_clock_that_is_only_in_the_newest_message(tmp_path: Path) -> None:
     quiet(result)
 
 
+def test_cache_markers_that_move_along(tmp_path: Path) -> None:
+    def change(_: int, body: Body) -> None:
+        last = body["messages"][-1]
+        last["content"] = [{"type": "text", "text": last["content"], "cache_control": {"type": "ephemeral"}}]
+
+    quiet(lint(tmp_path, conversation(4, change)))
+
+
+def test_no_text_and_an_empty_one(tmp_path: Path) -> None:
+    def change(turn: int, body: Body) -> None:
+        for message in body["messages"][2::2]:
+            message["content"] = None if turn % 2 else ""
+
+    quiet(lint(tmp_path, conversation(4, change)))
+
+
 def task(words: str, *more: Body) -> Body:
     text = f"Solve this issue, step by step, and stop when all tests of the repository pass: {words}"
     return {"messages": [messages(0)[0], {"role": "user", "content": text}, *more], "tools": TOOLS}
@@ -170,7 +186,7 @@ def grown(draw: st.DrawFn) -> list[Body]:
     for number in range(draw(st.integers(0, 8))):
         agent = draw(st.integers(0, agents - 1))
         name = ["Ann", "Bob", "Cid", "Dan"][agent]
-        reply = {"role": "assistant", "content": f"{name} says: " + draw(TEXTS).format(n=number)}
+        reply: Body = {"role": "assistant", "content": f"{name} says: " + draw(TEXTS).format(n=number)}
         if draw(st.booleans()):
             function = {"name": "run", "arguments": json.dumps({"x": number, "by": name})}
             reply["tool_calls"] = [{"id": f"c{number}", "type": "function", "function": function}]

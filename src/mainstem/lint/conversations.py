@@ -244,8 +244,9 @@ def _system_alike(before: Prompt, after: Prompt) -> bool:
 
 @lru_cache(maxsize=100_000)
 def _respelt(message: MessagePart) -> tuple[Any, ...]:
-    """What is left of a message without spaces and the order of keys in arguments."""
-    return message.role, tuple((field.kind, _bare(field)) for field in message.fields if field.text)
+    """What is left of a message without spaces, the order of keys in arguments, and thoughts, which may be dropped."""
+    said = [field for field in message.fields if field.text and field.kind is not Kind.REASONING]
+    return message.role, tuple((field.kind, _bare(field)) for field in said or message.fields)
 
 
 @lru_cache(maxsize=100_000)
