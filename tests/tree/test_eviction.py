@@ -7,7 +7,8 @@ import pytest
 
 from mainstem.errors import OutOfSlots
 from mainstem.pages import runs_of
-from mainstem.tree import RadixCache
+from mainstem.tree import EvictionReason, RadixCache
+from mainstem.tree.node import Node
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def test_an_allocation_must_be_in_whole_pages(n: int) -> None:
 def test_a_trimmed_leaf_does_not_keep_its_former_arrays_in_memory(cache: RadixCache) -> None:
     cache.insert(range(90))
     cache.evict(80)
-    (leaf,) = cache._recency
+    (leaf,) = cache._order.usual()
     assert leaf.key.base is None
     assert leaf.slots.base is None
     cache.check_integrity()
@@ -165,6 +166,36 @@ def test_the_beginning_of_a_split_edge_does_not_keep_the_whole_in_memory(cache: 
     cache.insert(range(90))
     cache.match_prefix(range(10))
     cache.evict(80)
-    (leaf,) = cache._recency
+    (leaf,) = cache._order.usual()
     assert leaf.key.base is None
     cache.check_integrity()
+
+
+def test_whoever_listens_is_told_what_leaves_and_why(cache: RadixCache) -> None:
+    told: list[tuple[list[int], int, EvictionReason]] = []
+    cache.on_evict.append(lambda node, kept, reason: told.append((node.key.tolist(), kept, reason)))
+    cache.insert([1, 2, 3])
+    cache.insert([1, 2, 7, 8, 9])
+    cache.evict(2)  # the older leaf, and the end of the other one
+    cache.reset()
+    assert told == [
+        ([3], 0, EvictionReason.LRU),
+        ([7, 8, 9], 2, EvictionReason.LRU),
+        ([7, 8], 0, EvictionReason.RESET),
+        ([1, 2], 0, EvictionReason.RESET),
+    ]
+    assert (cache.evicted_by_reason[EvictionReason.LRU], cache.evicted_by_reason[EvictionReason.RESET]) == (2, 4)
+
+
+def test_what_leaves_is_still_in_its_place_when_listeners_are_told(cache: RadixCache) -> None:
+    parents: list[list[int]] = []
+
+    def note(node: Node, *_: object) -> None:
+        assert node.parent is not None
+        parents.append(node.parent.key.tolist())
+
+    cache.on_evict.append(note)
+    cache.insert([1, 2, 3])
+    cache.insert([1, 2, 7])
+    cache.evict(2)
+    assert parents == [[1, 2], [1, 2]]
