@@ -10,7 +10,7 @@ import pytest
 
 from mainstem.diagnosis import Cause
 from mainstem.diagnosis import Place as Region
-from mainstem.lint import Level, Scope
+from mainstem.lint import Level, Scope, Sizes, read
 from tests.lint.logs import TOOLS, Body, conversation, lint, only, step
 
 VOLATILE = {
@@ -157,10 +157,29 @@ def test_the_price_is_what_was_sent_before_and_stands_behind_the_change(tmp_path
     assert not found.conversations - 1
     # Behind the number are a full stop, a line break, the rest of that result, and in the third request one more turn.
     rest = len(".\n") + len("a line of output 0\n") * 12
-    turn = sum(len(message["content"]) + 4 for message in step(1)) + len("run")
-    turn += len(step(1)[0]["tool_calls"][0]["function"]["arguments"])
-    assert only(found).lost == found.kept - found.reused == rest + rest + turn
+    assert only(found).lost == found.kept - found.reused == rest + rest + turn_size(1)
     assert found.share == found.reused / found.kept
+
+
+def test_what_a_cache_still_has_from_the_request_before_the_last_is_not_lost(tmp_path: Path) -> None:
+    def change(turn: int, body: Body) -> None:
+        if turn % 2:
+            body["tools"].reverse()
+
+    found = lint(tmp_path, conversation(3, change))
+    first, _, third = (request.prompt for request in read([tmp_path / "requests.jsonl"]).conversations[0].requests)
+    shared = Sizes(len).overlap(first, third)
+    second_loses = Sizes(len).prompt(first)  # all of the first but what stands before the first tool's name
+    assert shared.lost == 0
+    assert only(found).first.lost == pytest.approx(second_loses, abs=12)
+    assert only(found).occurrences[1].lost == Sizes(len).prompt(third) - shared.reused - turn_size(2)
+
+
+def turn_size(number: int) -> int:
+    """Characters that a turn adds."""
+    (call,) = step(number)[0]["tool_calls"]
+    said = sum(len(message["content"]) + 4 for message in step(number))
+    return said + len(call["function"]["name"]) + len(call["function"]["arguments"])
 
 
 def test_the_whole_history_is_lost_when_the_model_changes(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ SELDOM = 0.1  # of the requests of a conversation that go on with it
 _SAME_AGENT = 0.5  # of its tools and instructions
 _NEARLY_THE_SAME = 0.9
 _RECENT_AGENTS = 32
+_REMEMBERED = 8  # requests of a conversation, before the last, in which a cache may find more of the next one
 _SHORTENED = (Cause.HISTORY_ELIDED, Cause.HISTORY_WINDOWED)
 # What no conversation needs to have of its own.
 _NEVER_OWN = (Cause.TIMESTAMP, Cause.UUID, Cause.KEY_ORDER, Cause.WHITESPACE, Cause.TOOLS_REORDERED)
@@ -168,8 +169,9 @@ class _Linting:
         """Compare each request of a conversation with the one before."""
         requests = conversation.requests
         self._turns[number] = len(requests) - 1
-        for before, after in pairwise(requests):
-            self._compare(Scope.TURNS, number, (before, before.answered), (after, after.prompt))
+        for i, (before, after) in enumerate(pairwise(requests)):
+            earlier = [request.answered for request in requests[max(0, i - _REMEMBERED) : i]]
+            self._compare(Scope.TURNS, number, (before, before.answered), (after, after.prompt), earlier)
 
     def compare_agents(self, conversations: Sequence[Conversation]) -> None:
         """Compare the instructions and tools of each conversation with those of an earlier one of the same agent."""
@@ -220,18 +222,30 @@ class _Linting:
         return found
 
     def _compare(
-        self, scope: Scope, number: int, earlier: tuple[Request, Prompt], later: tuple[Request, Prompt]
+        self,
+        scope: Scope,
+        number: int,
+        earlier: tuple[Request, Prompt],
+        later: tuple[Request, Prompt],
+        others: Sequence[Prompt] = (),
     ) -> None:
+        """Compare two requests; a cache may have still more of the later one from `others`, which came before both."""
         (before, old), (after, new) = earlier, later
         overlap = self._sizes.overlap(old, new)
         keys = []
-        for fault in faults(old, new, self._sizes, overlap):
+        found = faults(old, new, self._sizes, overlap)
+        if found:
+            reused = max((self._sizes.overlap(other, new).reused for other in others), default=0)
+            overlap = overlap._replace(reused=max(overlap.reused, min(reused, overlap.kept)))
+        for fault in found:
             difference = fault.difference
             if scope is Scope.CONVERSATIONS and difference.cause not in (*_NEVER_OWN, *_MAY_BE_OWN):
                 continue
             key = (scope, difference.cause, difference.place, _kind_of(difference.part))
             finding = self._findings.setdefault(key, Finding(scope, difference.cause, difference.place))
-            finding.occurrences.append(Occurrence(before.place, after.place, difference, fault.lost, number))
+            finding.occurrences.append(
+                Occurrence(before.place, after.place, difference, min(fault.lost, overlap.lost), number)
+            )
             keys.append(key)
         if not keys:  # the conversation went on, or began otherwise: nothing is lost
             overlap = _nothing_lost(overlap)
