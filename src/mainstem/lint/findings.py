@@ -1,7 +1,7 @@
 """What a set of requests loses of its prefixes, and why: pairs of requests compared, equal faults told once.
 
-A finding is a **note**, and no alarm, where nothing can be gained or where little is lost by nature: nothing that was
-sent before stands behind the change, a date that goes on by a day, a history that is shortened seldom, or what differs
+A finding is a **note**, and no alarm, where nothing can be gained or where little is lost by nature: nothing that a
+cache could reuse stands behind the change, a date that goes on by a day, a history that is shortened seldom, or what differs
 between conversations and may well have to. It knows no files and no terminal.
 """
 
@@ -265,7 +265,7 @@ class _Linting:
         """Why a finding is no alarm; empty if it is one."""
         share = finding.times / finding.compared
         if not finding.lost:
-            return "nothing that was sent before stands behind it"
+            return "nothing that a cache could reuse stands behind it"
         if finding.lost_per_turn < 1:
             return "it costs less than a token a turn"
         if finding.scope is Scope.CONVERSATIONS and finding.cause in _MAY_BE_OWN:
