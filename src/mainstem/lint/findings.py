@@ -1,8 +1,8 @@
 """What a set of requests loses of its prefixes, and why: pairs of requests compared, equal faults told once.
 
 A finding is a **note**, and no alarm, where nothing can be gained or where little is lost by nature: nothing that a
-cache could reuse stands behind the change, a date that goes on by a day, a history that is shortened seldom, or what differs
-between conversations and may well have to. It knows no files and no terminal.
+cache could reuse stands behind the change, a date that goes on by a day, a history that is shortened seldom, or what
+differs between conversations and may well have to. It knows no files and no terminal.
 """
 
 from __future__ import annotations
