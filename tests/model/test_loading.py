@@ -28,9 +28,7 @@ def own_copy(tiny_model: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_the_shape_is_read_from_the_model(architecture: str, tmp_path: Path) -> None:
-    loaded = load_model(
-        make_tiny_model(tmp_path, architecture), dtype=torch.float32, kv_dtype=torch.float32, device=CPU
-    )
+    loaded = load_model(make_tiny_model(tmp_path, architecture), dtype=torch.float32, device=CPU)
     parameters = sum(p.numel() for p in loaded.module.parameters())
     assert loaded.shape == ModelShape(
         architecture=architecture,
