@@ -27,6 +27,7 @@ ARMS: dict[str, dict[str, str]] = {
     "float16 weights": {"weights": "float16", "kv_dtype": "float32"},
     "float16 KV": {"weights": "float32", "kv_dtype": "float16"},
     "float16 weights and KV": {"weights": "float16", "kv_dtype": "float16"},
+    "int8 weights": {"weights": "int8", "kv_dtype": "float32"},
     "bfloat16 weights and KV": {"weights": "bfloat16", "kv_dtype": "bfloat16"},
 }
 

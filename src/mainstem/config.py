@@ -51,7 +51,7 @@ class EngineConfig:
         "auto",
         "number type that the native extension keeps the weights of linear layers in, computing in float32 all the "
         "same; auto is --dtype (docs/precision.md)",
-        choices=("auto", "float32", "bfloat16", "float16"),
+        choices=("auto", "float32", "bfloat16", "float16", "int8"),
     )
     kv_dtype: str = setting(
         "auto",

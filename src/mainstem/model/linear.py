@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from mainstem.native import DTYPES, LinearWork, NativeLibrary, native_library
+from mainstem.native import WEIGHT_DTYPES, LinearWork, NativeLibrary, native_library
 
 # The row count that oneDNN is told to expect; the reordered form is the same for any.
 _EXPECTED_ROWS = 512
@@ -78,7 +78,7 @@ class NativeProduct(Product):
     Args:
         linears: see `Product`.
         library: the extension.
-        dtype: what the weights are kept in; sums are float32.
+        dtype: what the weights are kept in, int8 with a scale for each output; sums are float32.
         instruction_set: which of the library's to use; the fastest if None.
 
     Attributes:
@@ -96,7 +96,12 @@ class NativeProduct(Product):
     ) -> None:
         super().__init__(linears)
         self._library = library
-        self._weight = _panels(_joint_weight(linears), library.panel).to(dtype)
+        weight = _joint_weight(linears)
+        self._scale: Tensor | None = None
+        if dtype == torch.int8:
+            weight, scale = _in_bytes(weight)
+            self._scale = nn.functional.pad(scale, (0, -len(scale) % library.panel))
+        self._weight = _panels(weight, library.panel).to(dtype)
         bias = _joint_bias(linears)
         self._bias = torch.zeros(self._weight.shape[0] * library.panel)
         if bias is not None:
@@ -108,7 +113,8 @@ class NativeProduct(Product):
             bias=self._bias.data_ptr(),
             inputs=self.in_features,
             outputs=self.num_outputs,
-            dtype=DTYPES[dtype],
+            scale=None if self._scale is None else self._scale.data_ptr(),
+            dtype=WEIGHT_DTYPES[dtype],
             instruction_set=library.fastest if instruction_set is None else instruction_set,
         )
 
@@ -123,7 +129,7 @@ class NativeProduct(Product):
         work.x, work.y = x.data_ptr(), out.data_ptr()
         work.rows, work.threads = x.numel() // self.in_features, torch.get_num_threads()
         workspace = None
-        if work.dtype != DTYPES[torch.float32]:
+        if work.dtype != WEIGHT_DTYPES[torch.float32]:
             workspace = torch.empty(work.threads * self.in_features * self._library.panel)
             work.workspace = workspace.data_ptr()
         self._library.linear(work)
@@ -230,6 +236,12 @@ def _joint_bias(linears: Sequence[nn.Linear]) -> Tensor | None:
             for linear in linears
         ]
     )
+
+
+def _in_bytes(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers from -127 to 127 for each output, (outputs, inputs), and what they are to be multiplied with."""
+    scale = weight.abs().amax(dim=1) / 127
+    return torch.round(weight / scale.clamp_min(torch.finfo(torch.float32).tiny)[:, None]), scale
 
 
 def _panels(weight: Tensor, panel: int) -> Tensor:

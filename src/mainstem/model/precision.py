@@ -1,7 +1,7 @@
 """Which numbers weights and KV are kept in, beside those that are computed with.
 
-The native extension computes in float32 and reads weights and KV in 16 bits as well, which halves what a decoded token
-reads from memory. It knows number types and settings, not what they cost in accuracy: docs/precision.md does.
+The native extension computes in float32 and reads weights and KV in fewer bits as well, which is what a decoded token
+waits for. It knows number types and settings, not what they cost in accuracy: docs/precision.md does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from mainstem.model.shape import ModelShape
 from mainstem.native import native_library
 
 NUMBERS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+WEIGHTS = {**NUMBERS, "int8": torch.int8}
 
 
 class Precision(NamedTuple):
@@ -29,8 +30,8 @@ def choose_precision(weights: str, kv: str, shape: ModelShape, device: torch.dev
     """Number types for a loaded model; `auto` is what is computed with.
 
     Args:
-        weights: of the linear layers: a name in `NUMBERS`, or "auto".
-        kv: of the KV pool, likewise.
+        weights: of the linear layers: a name in `WEIGHTS`, or "auto".
+        kv: of the KV pool: a name in `NUMBERS`, or "auto".
         shape: of the model as it was loaded.
         device: where it is.
         kernels: see `ModelRunner`.
@@ -38,7 +39,9 @@ def choose_precision(weights: str, kv: str, shape: ModelShape, device: torch.dev
     Raises:
         ConfigError: when other numbers are asked for than are computed with, and the extension cannot run.
     """
-    chosen = Precision(_number(weights, shape.dtype), _number(kv, shape.dtype))
+    chosen = Precision(
+        shape.dtype if weights == "auto" else WEIGHTS[weights], shape.dtype if kv == "auto" else NUMBERS[kv]
+    )
     for name, number in (("weights", chosen.weights), ("kv_dtype", chosen.kv)):
         if number != shape.dtype and not _native_runs(shape, device, kernels):
             raise ConfigError(
@@ -55,10 +58,6 @@ def with_precision(shape: ModelShape, precision: Precision) -> ModelShape:
     # The output layer is packed too; the embedding's rows are only looked up.
     packed = shape.num_active_parameters + shape.vocab_size * shape.hidden_size
     return replace(shape, kv_dtype=precision.kv, weight_bytes=shape.weight_bytes - narrower * packed)
-
-
-def _number(name: str, default: torch.dtype) -> torch.dtype:
-    return default if name == "auto" else NUMBERS[name]
 
 
 def _name(number: torch.dtype) -> str:

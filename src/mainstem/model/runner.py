@@ -62,6 +62,12 @@ def _attend(
 AttentionInterface.register(ATTENTION_NAME, _attend)
 
 
+def _let_go_of_files(module: nn.Module) -> None:
+    """Copy what is left of the weights, so that no view of a mapped file keeps all of it in memory."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.clone()
+
+
 class ModelRunner:
     """A loaded model and its KV pool.
 
@@ -92,6 +98,7 @@ class ModelRunner:
         self._module = loaded.module
         self._module.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
         pack_linears(self._module, dtype=dtype, device=device, kernels=kernels, weights=self.precision.weights)
+        _let_go_of_files(self._module)
         self.pool = KVPool(
             num_layers=loaded.shape.num_layers,
             num_slots=num_slots,

@@ -6,6 +6,7 @@ and sizes; nothing of plans, models or requests.
 
 from mainstem.native.library import (
     DTYPES,
+    WEIGHT_DTYPES,
     AttentionWork,
     GateWork,
     LinearWork,
@@ -17,6 +18,7 @@ from mainstem.native.library import (
 
 __all__ = [
     "DTYPES",
+    "WEIGHT_DTYPES",
     "AttentionWork",
     "GateWork",
     "LinearWork",

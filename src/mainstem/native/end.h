@@ -5,11 +5,13 @@
 #undef LINEAR_COLUMNS
 #undef TARGET
 #undef WIDEN_FLOAT16
+#undef WIDEN_INT8
 #undef NAME
 #undef Floats
 #undef Ints
 #undef Words
 #undef Halves
+#undef Bytes
 #undef INLINE
 #undef UNROLL
 #undef AT

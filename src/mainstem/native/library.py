@@ -17,7 +17,9 @@ LIBRARY = build.LIBRARY
 
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-"""The numbers that weights, keys and values may be kept in, as native.c names them; all arithmetic is in float32."""
+"""The numbers that keys and values may be kept in, as native.c names them; all arithmetic is in float32."""
+WEIGHT_DTYPES = {**DTYPES, torch.int8: 3}
+"""Those of weights."""
 
 
 class AttentionWork(ctypes.Structure):
@@ -60,6 +62,7 @@ class LinearWork(ctypes.Structure):
         ("x", ctypes.c_void_p),
         ("weights", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
+        ("scale", ctypes.c_void_p),
         ("y", ctypes.c_void_p),
         ("workspace", ctypes.c_void_p),
         ("rows", ctypes.c_int64),

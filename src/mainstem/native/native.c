@@ -10,7 +10,8 @@
  * dimension one chain over the keys.
  *
  * Linear layers. Weights lie in panels of PANEL outputs, (panels, inputs, PANEL), so that a product reads them once, from
- * the first byte to the last. Each output is one chain of fused multiply-adds over the inputs that begins with the bias.
+ * the first byte to the last. Each output is one chain of fused multiply-adds over the inputs that begins with the bias, or
+ * with nothing where outputs have a scale.
  *
  * So every result depends on its own row only: not on the other rows, nor on which thread ran it. A token's numbers are
  * bit for bit the same alone and in a batch, in a prefill and in a decode step, shared or not.
@@ -26,7 +27,7 @@
 #define SPAN 512      /* keys of one partial result; a multiple of BLOCK */
 #define ROWS 6        /* rows whose scores are computed together */
 #define PANEL 32      /* outputs of a linear layer whose weights lie together */
-#define UNPACK_ROWS 24 /* for more rows than this, a panel of 16-bit weights is first made float32 */
+#define UNPACK_ROWS 24 /* for more rows than this, a panel of narrower weights is first made float32 */
 #define CACHE_LINE 64
 #define PREFETCH 8    /* how many keys ahead memory is asked for */
 #define MANY_ROWS 24  /* whose computation covers the time to fetch a block */
@@ -35,7 +36,7 @@
 #define LOWEST -1e30f /* below every score; finite, so that two of them can be subtracted */
 #define LOG2_E 1.4426950408889634f
 
-enum { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2 };
+enum { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3 };
 
 /* Rows [row_begin, row_end) and keys [key_begin, key_end) of a sequence whose slot numbers are `slots`.
  * key_begin is a multiple of BLOCK. If it is none of SPAN, the piece goes on from the rows' stored states.
@@ -71,6 +72,7 @@ typedef struct {
     const float *x;      /* (rows, inputs), contiguous */
     const void *weights; /* (panels, inputs, PANEL), numbers of kind `dtype` */
     const float *bias;   /* (panels * PANEL) */
+    const float *scale;  /* (panels * PANEL): what an output is multiplied with before the bias is added; or NULL */
     float *y;            /* (rows, outputs), contiguous */
     float *workspace;    /* inputs * PANEL floats a thread, if dtype is not FLOAT32 */
     int64_t rows, inputs, outputs;
@@ -186,7 +188,8 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #define LINEAR_ROWS 6
 #define LINEAR_COLUMNS 2
 #define TARGET __attribute__((target("avx2,fma,f16c")))
-#define WIDEN_FLOAT16(to, halves) __asm__("vcvtph2ps %1, %0" : "=x"(to) : "x"(halves))
+#define WIDEN_FLOAT16(to, halves) __asm__("vcvtph2ps %1, %0" : "=x"(to) : "m"(halves))
+#define WIDEN_INT8(to, bytes) __asm__("vpmovsxbd %1, %0" : "=x"(to) : "m"(bytes))
 #define NAME(x) x##_avx2
 #include "vectors.h"
 #include "attention.h"
@@ -199,7 +202,8 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #define LINEAR_ROWS 12
 #define LINEAR_COLUMNS 2
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
-#define WIDEN_FLOAT16(to, halves) __asm__("vcvtph2ps %1, %0" : "=v"(to) : "v"(halves))
+#define WIDEN_FLOAT16(to, halves) __asm__("vcvtph2ps %1, %0" : "=v"(to) : "m"(halves))
+#define WIDEN_INT8(to, bytes) __asm__("vpmovsxbd %1, %0" : "=v"(to) : "m"(bytes))
 #define NAME(x) x##_avx512
 #include "vectors.h"
 #include "attention.h"
