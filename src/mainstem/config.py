@@ -114,6 +114,12 @@ class EngineConfig:
         True,
         "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
     )
+    deterministic: str = setting(
+        "auto",
+        "on refuses to start where a cache hit, or who else is served, could change a bit of a reply, which is without the "
+        "native extension, or with a model outside of the Llama family; auto starts anyway",
+        choices=("auto", "on"),
+    )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
     speculate: str = setting(
         "off",

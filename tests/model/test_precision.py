@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,11 @@ def test_without_the_extension_other_numbers_are_refused(tiny_model: Path, setti
     config = EngineConfig(model=str(tiny_model), kv_memory="1MiB", kernels="torch", **{setting: "float16"})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=f"{setting} float16 .* is for the native extension"):
         build_engine(config)
+
+
+@NEEDS_NATIVE
+def test_a_guarantee_of_equal_bits_is_given_or_refused(tiny_model: Path) -> None:
+    config = EngineConfig(model=str(tiny_model), kv_memory="1MiB", deterministic="on")
+    assert "bit for bit" in build_engine(config).compute
+    with pytest.raises(ConfigError, match="deterministic on needs the native extension"):
+        build_engine(replace(config, kernels="torch"))

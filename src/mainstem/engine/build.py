@@ -44,6 +44,11 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     precision = choose_precision(config.weights, config.kv_dtype, loaded.shape, device, config.kernels)
     budget = plan_memory(config, with_precision(loaded.shape, precision), device)
     runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels, precision=precision)
+    if config.deterministic == "on" and not runner.deterministic:
+        raise ConfigError(
+            "deterministic on needs the native extension (python -m mainstem.native builds it), kernels other than "
+            "torch, and a model of the Llama family in float32 on a CPU; leave it at auto to run without the guarantee"
+        )
     cache = _make_cache(config, budget.pool_tokens)
     scheduler = Scheduler(
         cache,

@@ -114,12 +114,18 @@ class ModelRunner:
             self._forward = LlamaForward(self._module, self.pool, library)
 
     @property
+    def deterministic(self) -> bool:
+        """Whether a token's numbers are the same bits however it is run: cached or not, alone or not, in any chunks."""
+        return self._forward is not None
+
+    @property
     def compute(self) -> str:
         """What computes the steps, fit to show."""
         threads = f"{torch.get_num_threads()} threads" if self.device.type == "cpu" else str(self.device)
         library = native_library()
         if self.attention.name == "native" and library is not None:
-            return f"native extension ({library.instruction_sets[library.fastest]}), {threads}"
+            exact = ", a hit equals a miss bit for bit" if self.deterministic else ""
+            return f"native extension ({library.instruction_sets[library.fastest]}), {threads}{exact}"
         if self.device.type == "cpu" and library is None:
             return (
                 f"PyTorch's operators, {threads}; the faster native extension was not built: "
