@@ -116,7 +116,7 @@ class EngineConfig:
     )
     deterministic: str = setting(
         "auto",
-        "on refuses to start where a cache hit, or who else is served, could change a bit of a reply, which is without the "
+        "on refuses to start where a cache hit, or who else is served, could change a bit of a reply: without the "
         "native extension, or with a model outside of the Llama family; auto starts anyway",
         choices=("auto", "on"),
     )
