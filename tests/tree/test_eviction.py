@@ -7,7 +7,8 @@ import pytest
 
 from mainstem.errors import OutOfSlots
 from mainstem.pages import runs_of
-from mainstem.tree import RadixCache
+from mainstem.tree import EvictionReason, RadixCache
+from mainstem.tree.node import Node
 
 
 @pytest.fixture
@@ -168,3 +169,33 @@ def test_the_beginning_of_a_split_edge_does_not_keep_the_whole_in_memory(cache: 
     (leaf,) = cache._recency
     assert leaf.key.base is None
     cache.check_integrity()
+
+
+def test_whoever_listens_is_told_what_leaves_and_why(cache: RadixCache) -> None:
+    told: list[tuple[list[int], int, EvictionReason]] = []
+    cache.on_evict.append(lambda node, kept, reason: told.append((node.key.tolist(), kept, reason)))
+    cache.insert([1, 2, 3])
+    cache.insert([1, 2, 7, 8, 9])
+    cache.evict(2)  # the older leaf, and the end of the other one
+    cache.reset()
+    assert told == [
+        ([3], 0, EvictionReason.LRU),
+        ([7, 8, 9], 2, EvictionReason.LRU),
+        ([7, 8], 0, EvictionReason.RESET),
+        ([1, 2], 0, EvictionReason.RESET),
+    ]
+    assert (cache.evicted_by_reason[EvictionReason.LRU], cache.evicted_by_reason[EvictionReason.RESET]) == (2, 4)
+
+
+def test_what_leaves_is_still_in_its_place_when_listeners_are_told(cache: RadixCache) -> None:
+    parents: list[list[int]] = []
+
+    def note(node: Node, *_: object) -> None:
+        assert node.parent is not None
+        parents.append(node.parent.key.tolist())
+
+    cache.on_evict.append(note)
+    cache.insert([1, 2, 3])
+    cache.insert([1, 2, 7])
+    cache.evict(2)
+    assert parents == [[1, 2], [1, 2]]

@@ -6,6 +6,7 @@ Knows locks, recency, namespaces and eviction order. Knows no tensors, no text a
 from collections.abc import Callable
 
 from mainstem.tree.block_hash import BlockHashCache
+from mainstem.tree.eviction import EvictionReason, OnEvict
 from mainstem.tree.interface import (
     CacheStats,
     InsertResult,
@@ -31,10 +32,12 @@ __all__ = [
     "CACHES",
     "BlockHashCache",
     "CacheStats",
+    "EvictionReason",
     "InsertResult",
     "MatchResult",
     "Namespace",
     "NoPrefixCache",
+    "OnEvict",
     "PeekResult",
     "PrefixCache",
     "PrefixHandle",

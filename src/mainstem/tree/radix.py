@@ -14,6 +14,7 @@ import numpy as np
 
 from mainstem.errors import OutOfSlots
 from mainstem.pages import Run, SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
+from mainstem.tree.eviction import EvictionReason, OnEvict
 from mainstem.tree.integrity import check_tree
 from mainstem.tree.interface import InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle, Reuse
 from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, common_length, namespace_key
@@ -37,7 +38,12 @@ class _Walk(NamedTuple):
 
 
 class RadixCache(PrefixCache):
-    """A prefix cache in a radix tree, one tree per namespace, all in one pool."""
+    """A prefix cache in a radix tree, one tree per namespace, all in one pool.
+
+    Attributes:
+        on_evict: whoever wants to know what leaves the tree, and why.
+        evicted_by_reason: how many tokens have left it since the start, by reason.
+    """
 
     reuse = Reuse.COMPUTED
 
@@ -47,6 +53,8 @@ class RadixCache(PrefixCache):
         self._recency = RecencyList()
         self._nothing = Root((), self._recency)
         self._is_cached = np.zeros(self.capacity, dtype=np.bool_)
+        self.on_evict: list[OnEvict] = []
+        self.evicted_by_reason = dict.fromkeys(EvictionReason, 0)
 
     def match_prefix(self, tokens: Tokens, namespace: Namespace = ()) -> MatchResult:
         tokens = as_tokens(tokens)
@@ -107,15 +115,29 @@ class RadixCache(PrefixCache):
     def evict(self, n: int) -> int:
         if n < 0:
             raise ValueError(f"cannot evict {n} tokens")
+        return self._evict(n, EvictionReason.LRU)
+
+    def reset(self) -> int:
+        evicted = self._evicted
+        dropped = self._evict(self._evictable, EvictionReason.RESET)
+        self._evicted = evicted
+        return dropped
+
+    def _evict(self, n: int, reason: EvictionReason) -> int:
+        """What `evict` does; the only place where tokens leave the tree."""
         gone: list[SlotArray] = []
         wanted = n + -n % self.page_size
         while wanted > 0 and (node := self._recency.oldest()) is not None:
-            if len(node.key) > wanted:
+            kept = max(len(node.key) - wanted, 0)
+            for listener in self.on_evict:
+                listener(node, kept, reason)
+            if kept:
                 gone.append(self._trim(node, wanted))
             else:
                 gone.append(node.slots)
                 self._drop(node)
             wanted -= len(gone[-1])
+            self.evicted_by_reason[reason] += len(gone[-1])
         if not gone:
             return 0
         runs = disjoint_runs(np.concatenate(gone))
