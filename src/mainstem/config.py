@@ -77,6 +77,11 @@ class EngineConfig:
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
         choices=("auto", "native", "torch"),
     )
+    explain_records: int = setting(
+        1000,
+        "how many requests are remembered, to say why tokens of a prompt were not cached; 0 remembers none",
+        metavar="COUNT",
+    )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
 
     def __post_init__(self) -> None:
@@ -86,6 +91,8 @@ class EngineConfig:
         for name in ("max_num_batched_tokens", "max_num_seqs"):
             if not 1 <= getattr(self, name) <= MAX_COUNT:
                 raise ConfigError(f"{name} must be between 1 and {MAX_COUNT}, got {getattr(self, name)}")
+        if not 0 <= self.explain_records <= MAX_COUNT:
+            raise ConfigError(f"explain_records must be between 0 and {MAX_COUNT}, got {self.explain_records}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len must be at least 2, got {self.max_model_len}")
         if self.kv_memory is not None:

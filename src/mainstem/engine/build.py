@@ -10,6 +10,7 @@ from mainstem.config import EngineConfig
 from mainstem.engine.budget import MemoryBudget, plan_memory
 from mainstem.engine.core import EngineCore
 from mainstem.errors import ConfigError
+from mainstem.explain import Recorder
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
 from mainstem.scheduler import Scheduler
 from mainstem.tokens import Tokenizer
@@ -50,7 +51,8 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         max_num_seqs=config.max_num_seqs,
         max_model_len=_max_model_len(config, loaded.shape.max_position),
     )
-    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade)
+    recorder = Recorder(cache, config.explain_records) if config.explain_records else None
+    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade, recorder=recorder)
     return BuiltEngine(core, files.name, budget, runner.compute)
 
 

@@ -120,7 +120,6 @@ class Recorder(SchedulerObserver):
         self._limit = limit
         self._ghosts = ghosts_of(cache, MAX_TOKENS, clock)
         self._sequences: Sequences[Record] = Sequences()
-        self._records: dict[Request, Record] = {}
         self._kept: OrderedDict[int, Record] = OrderedDict()
         self._by_id: dict[str, list[Record]] = {}
         self._by_group: dict[tuple[object, ...], deque[Record]] = {}
@@ -182,8 +181,8 @@ class Recorder(SchedulerObserver):
         self._keep(record, request, tokens, windows)
 
     def finished(self, request: Request) -> None:
-        record = self._records.pop(request, None)
-        if record is None:
+        record = request.record
+        if not isinstance(record, Record):
             return
         record.num_computed = request.num_computed
         record.num_reply = request.num_generated
@@ -197,8 +196,8 @@ class Recorder(SchedulerObserver):
             self._ghosts.room_for = None
         total = sum(stop - start for _, start, stop in output.scheduled)
         for request, start, stop in output.scheduled:
-            if start < request.num_prompt and (record := self._records.get(request)) is not None:
-                record.prefill_s += seconds * (stop - start) / total
+            if start < request.num_prompt and isinstance(request.record, Record):
+                request.record.prefill_s += seconds * (stop - start) / total
 
     # -- causes ---------------------------------------------------------------------------------------------------
 
@@ -298,7 +297,7 @@ class Recorder(SchedulerObserver):
     # -- what is kept ---------------------------------------------------------------------------------------------
 
     def _keep(self, record: Record, request: Request, tokens: TokenArray, windows: Fingerprint) -> None:
-        self._records[request] = record
+        request.record = record
         self._sequences.add(record, tokens)
         self._kept[record.order] = record
         self._by_id.setdefault(record.id, []).append(record)

@@ -97,6 +97,7 @@ class Request:
         self.namespace = namespace
         self.arrival = arrival
         self.origin = origin
+        self.record: object = None  # what an observer notes of it
         self.score_from = score_from  # moves on as they are computed
         self.tokens = TokenBuffer(prompt)
         self.num_prompt = len(prompt)
