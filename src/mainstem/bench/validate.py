@@ -19,7 +19,7 @@ import numpy as np
 from mainstem.bench.cost import RooflineCost
 from mainstem.bench.drive import CallRecord, drive
 from mainstem.bench.hardware import Efficiency, Hardware
-from mainstem.bench.limits import measure_limits
+from mainstem.bench.limits import Limits
 from mainstem.bench.machines import VirtualMachine
 from mainstem.bench.run import EngineArms, make_cache
 from mainstem.bench.shapes import ModelSizes
@@ -29,8 +29,6 @@ from mainstem.scheduler import Scheduler
 from mainstem.tree import TokenArray
 
 if TYPE_CHECKING:
-    import torch
-
     from mainstem.model import ModelShape
 
 # Predictions further off than this are reported as such.
@@ -102,9 +100,8 @@ class TurnCheck(NamedTuple):
         return self.predicted[cost] / self.measured
 
 
-def this_machine(shape: ModelShape, rows: int, device: torch.device) -> Hardware:
-    """The machine that this runs on, by measuring it. Takes a second or two."""
-    limits = measure_limits(shape, rows, device)
+def this_machine(limits: Limits, rows: int) -> Hardware:
+    """The machine that this runs on, by what was measured of it with products of `rows` rows."""
     return Hardware(
         name="this",
         devices=1,

@@ -49,6 +49,7 @@ def run_validation(arguments: argparse.Namespace, console: Console) -> int:
 
     from mainstem.bench.cost import RooflineCost
     from mainstem.bench.drive import require_fit
+    from mainstem.bench.limits import measure_limits
     from mainstem.bench.validate import efficiency_of, probe, sizes_of, this_machine, validate
     from mainstem.engine import build_engine
 
@@ -63,10 +64,12 @@ def run_validation(arguments: argparse.Namespace, console: Console) -> int:
         )
         require_fit(workload, max_len)
         tell("measuring this machine", 0, None)
-        machine = this_machine(runner.shape, config.max_num_batched_tokens, runner.device)
+        rows = config.max_num_batched_tokens
+        limits = measure_limits(runner.shape, rows, runner.device)
         engines = EngineArms(built, config, pool)
         engines.warm_up()
-        found = probe(engines, config.max_num_batched_tokens, max_len, runner.shape.vocab_size)
+        found = probe(engines, rows, max_len, runner.shape.vocab_size)
+        machine = this_machine(limits.or_better(measure_limits(runner.shape, rows, runner.device)), rows)
         sizes = sizes_of(built.model_name, runner.shape)
         stated = read_efficiency(arguments.efficiency, CPU_EFFICIENCY)
         costs = {

@@ -189,6 +189,7 @@ def _real(plan: _Plan, make: MakeWorkload, choose_pool: ChoosePool, console: Con
         arms = EngineArms(built, plan.config, pool, block_size=plan.block_size)
         display("warming up", 0, None)
         arms.warm_up()
+        limits = limits.or_better(measure_limits(runner.shape, plan.config.max_num_batched_tokens, runner.device))
         threads = torch.get_num_threads()
     return _Setting(
         workload=workload,

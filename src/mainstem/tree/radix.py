@@ -7,7 +7,7 @@ The structure is that of RadixAttention (arXiv 2312.07104); the tree is walked i
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +15,16 @@ import numpy as np
 from mainstem.errors import OutOfSlots
 from mainstem.pages import Run, SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
 from mainstem.tree.eviction import EvictionReason, OnEvict
+from mainstem.tree.hints import CacheHints, Retention
 from mainstem.tree.integrity import check_tree
 from mainstem.tree.interface import InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle, Reuse
 from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, common_length, namespace_key
-from mainstem.tree.node import NO_TOKENS, ChildKey, Node, RecencyList, Root
+from mainstem.tree.node import NO_TOKENS, ChildKey, Node, Root
+from mainstem.tree.order import RETENTION_BUDGET, EvictionOrder
+from mainstem.tree.sessions import Sessions
+
+RETURN_MARGIN = 2.0
+"""What is expected back in some time is retained for so many times that."""
 
 
 class _Walk(NamedTuple):
@@ -40,6 +46,12 @@ class _Walk(NamedTuple):
 class RadixCache(PrefixCache):
     """A prefix cache in a radix tree, one tree per namespace, all in one pool.
 
+    Args:
+        capacity: slots of the pool, a multiple of `page_size`.
+        page_size: tokens in a page.
+        retention_budget: share of the pool in which retention counts.
+        clock: seconds, never going back.
+
     Attributes:
         on_evict: whoever wants to know what leaves the tree, and why.
         evicted_by_reason: how many tokens have left it since the start, by reason.
@@ -47,13 +59,21 @@ class RadixCache(PrefixCache):
 
     reuse = Reuse.COMPUTED
 
-    def __init__(self, capacity: int, page_size: int = 1) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        page_size: int = 1,
+        *,
+        retention_budget: float = RETENTION_BUDGET,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(capacity, page_size)
         self._roots: dict[NamespaceKey, Root] = {}
-        self._recency = RecencyList()
-        self._nothing = Root((), self._recency)
+        self._order = EvictionOrder(retention_budget * self.capacity, clock)
+        self._sessions = Sessions(self._order)
+        self._nothing = Root((), self._order)
         self._is_cached = np.zeros(self.capacity, dtype=np.bool_)
-        self.on_evict: list[OnEvict] = []
+        self.on_evict: list[OnEvict] = [self._sessions.evicted]
         self.evicted_by_reason = dict.fromkeys(EvictionReason, 0)
 
     def match_prefix(self, tokens: Tokens, namespace: Namespace = ()) -> MatchResult:
@@ -77,7 +97,7 @@ class RadixCache(PrefixCache):
         node.pins += 1
         while node.parent is not None:
             if node.locks == 0:
-                self._recency.remove(node)
+                self._order.remove(node)
                 self._evictable -= len(node.key)
             node.locks += 1
             node = node.parent
@@ -87,12 +107,11 @@ class RadixCache(PrefixCache):
         if node.pins == 0:
             raise ValueError("this prefix is not locked: it was unlocked more often than it was locked")
         node.pins -= 1
-        now = time.monotonic()
+        now = self._order.tick()
         while node.parent is not None:
             node.locks -= 1
             if node.locks == 0:
-                node.last_used = now
-                self._recency.append(node)
+                self._order.add(node, now)
                 self._evictable += len(node.key)
             node = node.parent
 
@@ -119,20 +138,32 @@ class RadixCache(PrefixCache):
     def evict(self, n: int) -> int:
         if n < 0:
             raise ValueError(f"cannot evict {n} tokens")
-        return self._evict(n, EvictionReason.LRU)
+        return self._evict(n, self._order.first)
+
+    def expire(self, ttl_s: float, limit: int | None = None) -> int:
+        return self._evict(
+            self._evictable if limit is None else limit, lambda: self._order.expired(ttl_s), EvictionReason.EXPIRED
+        )
 
     def reset(self) -> int:
         evicted = self._evicted
-        dropped = self._evict(self._evictable, EvictionReason.RESET)
+        dropped = self._evict(self._evictable, self._order.first, EvictionReason.RESET)
         self._evicted = evicted
         return dropped
 
-    def _evict(self, n: int, reason: EvictionReason) -> int:
-        """What `evict` does; the only place where tokens leave the tree."""
+    def _evict(self, n: int, next_leaf: Callable[[], Node | None], why: EvictionReason | None = None) -> int:
+        """Evict `n` tokens, leaf by leaf; the only place where tokens leave the tree.
+
+        Args:
+            n: rounded up to a page; less are evicted when there are no more leaves.
+            next_leaf: an unlocked leaf, or None.
+            why: None for what is known of each node.
+        """
         gone: list[SlotArray] = []
         wanted = n + -n % self.page_size
-        while wanted > 0 and (node := self._recency.oldest()) is not None:
+        while wanted > 0 and (node := next_leaf()) is not None:
             kept = max(len(node.key) - wanted, 0)
+            reason = why or node.fate
             for listener in self.on_evict:
                 listener(node, kept, reason)
             if kept:
@@ -152,6 +183,31 @@ class RadixCache(PrefixCache):
         self.allocator.free_runs(runs)
         return freed
 
+    def begin(self, tokens: Tokens, namespace: Namespace, match: MatchResult, hints: CacheHints) -> None:
+        tokens = as_tokens(tokens)
+        goes_on = len(tokens) - match.length >= self.page_size
+        next_key = self._child_key(tokens, match.length) if goes_on else None
+        self._sessions.begin(namespace_key(namespace), hints, self._node_of(match.handle), next_key)
+
+    def end(self, tokens: Tokens, namespace: Namespace, handle: PrefixHandle | None, hints: CacheHints) -> None:
+        key = namespace_key(namespace)
+        node = None if handle is None else self._node_of(handle)
+        self._sessions.end(key, hints, None if node is self._nothing else node)
+        tokens = as_tokens(tokens)
+        for keep in hints.keep:
+            self._retain(key, tokens[: keep.length], keep.retention)
+        if hints.expected_return_s is not None and not hints.ends_session:
+            self._retain(key, tokens, Retention.of(RETURN_MARGIN * hints.expected_return_s, priority=0))
+
+    def end_session(self, session: str, namespace: Namespace = ()) -> bool:
+        return self._sessions.finish(namespace_key(namespace), session)
+
+    def _retain(self, namespace: NamespaceKey, tokens: TokenArray, retention: Retention) -> None:
+        path = self._settle(self._walk(namespace, tokens))
+        self._touch(path)
+        for node in reversed(path):
+            self._order.retain(node, retention)
+
     def free(self, slots: SlotArray) -> None:
         runs = disjoint_runs(slots)
         self._require_whole_pages(runs)
@@ -164,7 +220,7 @@ class RadixCache(PrefixCache):
 
     def check_integrity(self) -> None:
         self.allocator.check_integrity()
-        found = check_tree(self._roots, self._recency, self.page_size, self._child_key)
+        found = check_tree(self._roots, self._order, self.page_size, self._child_key)
         assert found.num_nodes == self._num_nodes, "nodes are miscounted"
         assert found.evictable == self._evictable, "evictable tokens are miscounted"
         assert len(found.slots) == self._cached_tokens, "cached tokens are miscounted"
@@ -214,11 +270,11 @@ class RadixCache(PrefixCache):
         upper = self._replace(node, at)
         upper.children[self._child_key(node.key, at)] = node
         upper.locks = node.locks
+        upper.user = node.user
         node.key = node.key[at:]
         node.slots = node.slots[at:]
         node.parent = upper
-        if node.locks == 0:
-            self._recency.insert_after(node, upper)
+        self._order.place_above(upper, node)
         self._num_nodes += 1
         return upper
 
@@ -226,15 +282,16 @@ class RadixCache(PrefixCache):
         """A new node with the first `length` tokens of `node`, in its place below its parent."""
         parent = node.parent
         assert parent is not None
-        upper = Node(node.key[:length], node.slots[:length], parent, self._recency, node.last_used)
+        upper = Node(node.key[:length], node.slots[:length], parent, self._order)
         parent.children[self._child_key(node.key, 0)] = upper
         return upper
 
     def _grow(self, parent: Node, key: TokenArray, runs: Sequence[Run]) -> Node:
         """Add a leaf below `parent`; the array `key` becomes the tree's own."""
-        leaf = Node(key, slots_of(runs), parent, self._recency)
+        leaf = Node(key, slots_of(runs), parent, self._order)
         parent.children[self._child_key(key, 0)] = leaf
-        self._recency.append(leaf)
+        self._order.place(leaf, self._order.tick())
+        self._order.branched(parent)
         self._mark(runs, True)
         self._num_nodes += 1
         self._cached_tokens += len(key)
@@ -245,25 +302,21 @@ class RadixCache(PrefixCache):
     def _root(self, namespace: NamespaceKey) -> Root:
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = Root(namespace, self._recency)
+            root = self._roots[namespace] = Root(namespace, self._order)
         return root
 
     def _touch(self, path: list[Node]) -> None:
-        """Mark a path as used now, the deepest node first: see RecencyList."""
-        now = time.monotonic()
-        recency = self._recency
+        """Mark a path as used now, the deepest node first: see EvictionOrder."""
+        now = self._order.tick()
         for node in reversed(path):
-            node.last_used = now
-            if node.locks == 0:
-                recency.remove(node)
-                recency.append(node)
+            self._order.use(node, now)
 
     def _drop(self, leaf: Node) -> None:
         """Take a leaf out of the tree, and its root with it if nothing is left."""
         parent = leaf.parent
         assert parent is not None
         del parent.children[self._child_key(leaf.key, 0)]
-        self._recency.remove(leaf)
+        self._order.remove(leaf)
         self._num_nodes -= 1
         leaf.bury()
         if not isinstance(parent, Root):
@@ -279,14 +332,14 @@ class RadixCache(PrefixCache):
         kept = len(leaf.key) - n
         shorter = self._replace(leaf, kept)
         shorter.compact()
-        self._recency.insert_after(leaf, shorter)
-        self._recency.remove(leaf)
+        self._order.replace(leaf, shorter)
+        self._sessions.replaced(leaf, shorter)
         leaf.bury()
         return leaf.slots[kept:]
 
     def _node_of(self, handle: PrefixHandle) -> Node:
         if isinstance(handle, Node):
-            if handle.home is self._recency:
+            if handle.home is self._order:
                 return handle
             if handle.home is None:
                 raise ValueError("this prefix has been evicted, at least in part; match it again and lock it at once")
