@@ -118,6 +118,7 @@ class Recorder(SchedulerObserver):
         self.counts = dict.fromkeys(MissCause, 0)
         self._cache = cache
         self._limit = limit
+        self._clock = clock
         self._ghosts = ghosts_of(cache, MAX_TOKENS, clock)
         self._sequences: Sequences[Record] = Sequences()
         self._kept: OrderedDict[int, Record] = OrderedDict()
@@ -156,6 +157,7 @@ class Recorder(SchedulerObserver):
             order=next(self._orders),
             namespace=namespace_key(request.namespace),
             created=time.time(),
+            noted=self._clock(),
             num_prompt=len(tokens),
             num_cached=request.num_cached,
             origin=origin,
@@ -300,7 +302,8 @@ class Recorder(SchedulerObserver):
         request.record = record
         self._sequences.add(record, tokens)
         self._kept[record.order] = record
-        self._by_id.setdefault(record.id, []).append(record)
+        for name in record.names:
+            self._by_id.setdefault(name, []).append(record)
         for group in _groups(record):
             self._by_group.setdefault(group, deque(maxlen=PEERS)).append(record)
         self._windows[record.order] = windows
@@ -314,10 +317,11 @@ class Recorder(SchedulerObserver):
 
     def _drop(self, oldest: Record) -> None:
         self._sequences.remove(oldest)
-        same = self._by_id[oldest.id]
-        same.remove(oldest)
-        if not same:
-            del self._by_id[oldest.id]
+        for name in oldest.names:
+            same = self._by_id[name]
+            same.remove(oldest)
+            if not same:
+                del self._by_id[name]
         for group in _groups(oldest):
             peers = self._by_group.get(group)
             if peers and peers[0] is oldest:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mainstem.explain.causes import MissCause
 from mainstem.explain.sequences import Step
@@ -15,6 +15,9 @@ from mainstem.tokens.conversation import Conversation
 from mainstem.tree import TokenArray
 from mainstem.tree.ghosts import Fate
 from mainstem.tree.keys import NamespaceKey
+
+if TYPE_CHECKING:
+    from mainstem.explain.diagnosis import FirstDifference
 
 # A server's namespaces begin with the tenant, in two parts; see `mainstem.server.auth`.
 TENANT_PARTS = 2
@@ -26,6 +29,7 @@ class Origin:
 
     Attributes:
         id: the caller's name for the request; the replies to several prompts may have one in common.
+        alias: another name for it, which need not be its alone.
         position: of the prompt, where one call has several.
         session: the conversation that it belongs to, if the caller says so.
         key: what groups it with others, if the caller says so.
@@ -34,6 +38,7 @@ class Origin:
     """
 
     id: str
+    alias: str | None = None
     position: int = 0
     session: str | None = None
     key: str | None = None
@@ -95,6 +100,7 @@ class Record:
         order: larger for younger ones.
         namespace: that it belongs to.
         created: when it was admitted, as a Unix time.
+        noted: the same by the ghosts' clock.
         num_prompt: tokens of its prompt.
         num_cached: of these, those that were cached when it was admitted.
         misses: the others, from the first to the last, without a gap.
@@ -104,6 +110,7 @@ class Record:
         prefill_s: seconds of the engine's steps that its prompt took, by its share of their tokens.
         num_reply: tokens of its reply, once it has ended.
         num_computed: tokens of all that were computed when it ended; while it runs, those of its prompt.
+        difference: from the closest one, once somebody has looked.
         end: see `Sequences`.
     """
 
@@ -111,6 +118,7 @@ class Record:
     order: int
     namespace: NamespaceKey
     created: float
+    noted: float
     num_prompt: int
     num_cached: int
     misses: tuple[Miss, ...] = ()
@@ -120,12 +128,19 @@ class Record:
     prefill_s: float = 0.0
     num_reply: int = 0
     num_computed: int = 0
+    difference: FirstDifference | None = None
     end: Step | None = field(default=None, repr=False)
 
     @property
     def num_uncached(self) -> int:
         """Prompt tokens that were not cached."""
         return self.num_prompt - self.num_cached
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which it can be asked for."""
+        alias = None if self.origin is None else self.origin.alias
+        return (self.id,) if alias in (None, self.id) else (self.id, alias)
 
     @property
     def position(self) -> int:

@@ -60,12 +60,12 @@ async def encode_text(service: Service, text: str, *, add_special_tokens: bool, 
     _check_characters(service, len(text), param)
     tokenizer = service.engine.tokenizer
     encode = tokenizer.encode_prompt if add_special_tokens else tokenizer.encode
-    return await _off_loop(len(text), lambda: encode(text))
+    return await off_loop(len(text), lambda: encode(text))
 
 
 async def decode_ids(service: Service, ids: TokenArray) -> str:
     """Text of token ids, special tokens included."""
-    return await _off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
+    return await off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
 
 
 async def encode_chat(service: Service, conversation: Conversation, *, add_generation_prompt: bool = True) -> Prompt:
@@ -84,7 +84,7 @@ async def encode_chat(service: Service, conversation: Conversation, *, add_gener
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
         return Prompt(tokenizer.encode(text), text)
 
-    return await _off_loop(characters, work)
+    return await off_loop(characters, work)
 
 
 def token_ids(value: Any, vocab_size: int, name: str) -> TokenArray:
@@ -150,7 +150,8 @@ def _check_characters(service: Service, characters: int, param: str) -> None:
         )
 
 
-async def _off_loop(size: int, work: Callable[[], T]) -> T:
+async def off_loop(size: int, work: Callable[[], T]) -> T:
+    """What `work` gives; from a worker thread if there are many characters, or ids, to work on."""
     return await asyncio.to_thread(work) if size > THREAD_CHARACTERS else work()
 
 

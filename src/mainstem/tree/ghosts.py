@@ -42,6 +42,10 @@ class Fate(NamedTuple):
     idle_s: float
     room_for: str | None
 
+    def ago_s(self, now: float) -> float:
+        """How long ago that was, now being a time by the ghosts' clock."""
+        return max(0.0, now - self.at)
+
 
 class Lost(NamedTuple):
     """Tokens `[start, stop)` of a sequence were cached once, and this became of them."""
