@@ -117,7 +117,16 @@ class ServerConfig:
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 opens the server to the network", metavar="ADDRESS")
     port: int = setting(8000, "port to listen on; 0 picks a free one", metavar="PORT")
     api_key: str | None = setting(
-        None, "require 'Authorization: Bearer KEY' from clients; several keys are separated by commas", metavar="KEY"
+        None,
+        "require 'Authorization: Bearer KEY' from clients; several keys, separated by commas, are as many tenants, of "
+        "whom the first may read /metrics",
+        metavar="KEY",
+    )
+    api_key_file: str | None = setting(
+        None,
+        "file with a line for each key: TENANT KEY, or TENANT sha256:DIGEST; the word operator after it lets one read "
+        "/metrics and reset everyone's cache",
+        metavar="FILE",
     )
     served_model_name: str | None = setting(
         None, "name that clients use for the model; by default the model's own name", metavar="NAME"
@@ -129,6 +138,10 @@ class ServerConfig:
         1000,
         "how many replies of /v1/responses are kept in memory for 'previous_response_id'; the oldest go first",
         metavar="COUNT",
+    )
+    access_log: bool = setting(
+        False,
+        "print a line for every request: tenant, path, status, seconds, cached and prompt tokens, cause of misses",
     )
     drain_seconds: float = setting(
         30.0, "how long running requests may go on after SIGTERM or Ctrl-C", metavar="SECONDS"

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from mainstem import __version__
 from mainstem.cli import bench, chat, demo, generate, serve
+from mainstem.cli.options import naming_source
 from mainstem.errors import ConfigError, MainstemError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -106,7 +107,11 @@ def _run(argv: Sequence[str] | None) -> int:
     if arguments.command is None:
         parser.print_help()
         return USAGE
-    code: int = arguments.run(arguments)
+    try:
+        code: int = arguments.run(arguments)
+    except ConfigError as error:
+        # What only the model or the machine could say of a setting names its field.
+        raise naming_source(error, arguments) from error
     return code
 
 

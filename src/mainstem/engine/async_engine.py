@@ -68,6 +68,11 @@ class AsyncEngine:
         """Whether new requests are taken: not once the engine shuts down, or has died."""
         return self._accepting and self._engine.alive
 
+    @property
+    def died(self) -> bool:
+        """Whether an error has ended the engine, so that nothing is computed any more."""
+        return self._engine.died
+
     async def shutdown(self, drain_s: float) -> None:
         """Take no new request, let running ones go on for `drain_s` seconds, abort the rest, end the thread."""
         self._accepting = False
@@ -101,7 +106,7 @@ class AsyncEngine:
         constraint = None
         if params.grammar is not None:
             constraint = await asyncio.get_running_loop().run_in_executor(self._compilers, core.constrain, params)
-        if not self.accepting:
+        if not self.accepting and not self.died:  # one that died says so itself
             raise EngineStopped("the engine is shutting down and takes no new requests")
         box = _Mailbox()
         arrival = time.perf_counter()

@@ -56,7 +56,8 @@ def plan_memory(config: EngineConfig, shape: ModelShape, device: torch.device) -
         if wanted > left:
             raise ConfigError(
                 f"kv_memory {config.kv_memory} is more than the {left / 2**30:.1f} GiB that are left beside the model; "
-                "choose a smaller pool"
+                "choose a smaller pool",
+                setting="kv_memory",
             )
         pool, limited_by = wanted, "--kv-memory"
     elif device.type == "cpu" and left > CPU_POOL_BYTES:
@@ -69,7 +70,8 @@ def plan_memory(config: EngineConfig, shape: ModelShape, device: torch.device) -
         blocks = f" in blocks of {config.page_size}" if config.page_size > 1 else ""
         raise ConfigError(
             f"the KV pool would hold {max(tokens, 0)} tokens{blocks} at {shape.kv_bytes_per_token} bytes each; "
-            "give it more memory with --kv-memory, or close other programs"
+            "give it more memory with --kv-memory, or close other programs",
+            setting="kv_memory" if config.kv_memory is not None else None,
         )
     return MemoryBudget(
         weights_bytes=shape.weight_bytes,

@@ -63,7 +63,8 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"device '{name}' cannot be used: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device '{name}' cannot be used: {reason}", setting="device") from None
     return device
 
 
@@ -78,5 +79,8 @@ def _max_model_len(config: EngineConfig, max_position: int) -> int:
     if config.max_model_len is None:
         return max_position
     if config.max_model_len > max_position:
-        raise ConfigError(f"max_model_len {config.max_model_len} is more than the model's context of {max_position}")
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} is more than the model's context of {max_position}",
+            setting="max_model_len",
+        )
     return config.max_model_len

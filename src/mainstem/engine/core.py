@@ -21,7 +21,7 @@ from mainstem.engine.lease import Lease
 from mainstem.engine.outputs import EngineStats, RequestOutput, StepTimes
 from mainstem.engine.reply import Reply, Sink
 from mainstem.engine.scoring import Scoring
-from mainstem.errors import EngineFailed, InvalidRequest, MainstemError
+from mainstem.errors import EngineDied, EngineFailed, InvalidRequest, MainstemError
 from mainstem.explain import Origin, Recorder
 from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample, token_logprobs
 from mainstem.params import SamplingParams
@@ -86,6 +86,7 @@ class EngineCore:
         self._grammars = GrammarCompiler(tokenizer, runner.shape.vocab_size)
         self._masks = 0
         self._mask_seconds = 0.0
+        self._died = False
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -95,7 +96,10 @@ class EngineCore:
         Raises:
             InvalidRequest: an empty prompt, token ids outside the vocabulary.
             PromptTooLong: no room for one token of reply.
+            EngineDied: when an error has ended the engine.
         """
+        if self._died:
+            raise EngineDied
         try:
             namespace_key(namespace)
         except TypeError as error:
@@ -251,10 +255,18 @@ class EngineCore:
         """End every reply."""
         self.abort([*self._replies, *self._scorings])
 
-    def fail_all(self, error: MainstemError) -> None:
-        """Give every reply up with an error."""
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
-            self._fail(request, error)
+    def die(self) -> None:
+        """Give every reply up with an `EngineDied`, and refuse every later one.
+
+        What happened may have left the scheduler in any state, so it is not asked for anything.
+        """
+        self._died = True
+        error = EngineDied()
+        for job in [*self._replies.values(), *self._scorings.values()]:
+            job.sink(error)
+        self._aborted += len(self._replies) + len(self._scorings)
+        self._replies.clear()
+        self._scorings.clear()
 
     def has_work(self) -> bool:
         """Whether another step would do anything."""

@@ -6,7 +6,8 @@ nothing of the tree, the pages or tensors.
 
 from mainstem.server.app import create_app
 from mainstem.server.background import BackgroundServer
+from mainstem.server.keys import read_keys
 from mainstem.server.run import serve, serve_async
 from mainstem.server.sockets import listen
 
-__all__ = ["BackgroundServer", "create_app", "listen", "serve", "serve_async"]
+__all__ = ["BackgroundServer", "create_app", "listen", "read_keys", "serve", "serve_async"]

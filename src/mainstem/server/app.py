@@ -12,11 +12,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mainstem.errors import MainstemError
-from mainstem.server import chat, completions, messages, render, responses, system
+from mainstem.server import chat, completions, explain, messages, render, responses, system
+from mainstem.server.access_log import AccessLog
 from mainstem.server.auth import ApiKeys
 from mainstem.server.boundary import Boundary
 from mainstem.server.errors import ApiError, error_response, to_api_error
+from mainstem.server.keys import read_keys
+from mainstem.server.limits import Limits
 from mainstem.server.metrics import Metrics
+from mainstem.server.openapi import REFUSALS
 from mainstem.server.replies import CLIENT_CLOSED_REQUEST
 from mainstem.server.service import Service
 from mainstem.server.stored import ResponseStore
@@ -34,7 +38,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
         model_name: what clients call the model; by default the config's name for it, else the engine's.
 
     Returns:
-        The app. `app.state.service.draining = True` makes it refuse new generation requests with 503.
+        The app. `app.state.service.closing.set()` makes it refuse new requests with 503.
     """
     name = model_name or config.served_model_name or engine.model_name
     service = Service(
@@ -55,13 +59,16 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
         title="mainstem", lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.service = service
-    app.add_middleware(ApiKeys, keys=config.api_keys)
+    app.add_middleware(Limits, closing=service.closing)
+    app.add_middleware(ApiKeys, keys=read_keys(config), model=name)
     app.add_middleware(Boundary)
+    if config.access_log:
+        app.add_middleware(AccessLog)
     app.add_exception_handler(MainstemError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    for part in (chat, render, completions, responses, messages, system):
-        app.include_router(part.router(service))
+    for part in (chat, render, completions, responses, messages, explain, system):
+        app.include_router(part.router(service), responses=REFUSALS)
     return app
 
 

@@ -7,6 +7,7 @@ still work. It knows the forms; how a miss is explained is the business of `main
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainstem.explain import Comparison, MissCause, Origin, Record
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from mainstem.server.service import Service
     from mainstem.server.turns import Dialect
     from mainstem.tree import TokenArray
+
+logger = logging.getLogger(__name__)
 
 CAUSE_HEADER = "x-cache-miss-cause"
 
@@ -85,7 +88,11 @@ async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diag
         asked = differs(record.asked) if record.asked is not None else None
         return Diagnosis(record, difference, asked)
 
-    diagnosis = await off_loop(len(tokens), work)
+    try:
+        diagnosis = await off_loop(len(tokens), work)
+    except Exception:  # what explains a reply must not cost it
+        logger.exception("A cache miss could not be explained.")
+        diagnosis = Diagnosis(record, None, None)
     record.difference = diagnosis.difference
     record.forget_tokens()
     return diagnosis

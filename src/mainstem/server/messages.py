@@ -22,6 +22,7 @@ from mainstem.server.auth import tenant_of
 from mainstem.server.errors import to_api_error
 from mainstem.server.diagnostics import anthropic_diagnostics, origin_of, usage_sibling
 from mainstem.server.generation import Generation, Part
+from mainstem.server.openapi import takes
 from mainstem.server.prompts import encode_chat
 from mainstem.server.protocol import Objects, namespace_of, stop_strings
 from mainstem.server.replies import ReplyReader, ReplyWriter, send
@@ -69,7 +70,7 @@ def router(service: Service) -> APIRouter:
     """The routes, bound to a service."""
     routes = APIRouter()
 
-    @routes.post("/v1/messages")
+    @routes.post("/v1/messages", openapi_extra=takes(MessagesBody))
     async def messages(request: Request) -> Response:
         service.check_open()
         body = await read_body(request, MessagesBody, limit=service.body_limit)
@@ -85,7 +86,7 @@ def router(service: Service) -> APIRouter:
             generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, origin=origin)
             return await send(request, generation, writer, stream=bool(body.stream))
 
-    @routes.post("/v1/messages/count_tokens")
+    @routes.post("/v1/messages/count_tokens", openapi_extra=takes(CountBody))
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, CountBody, limit=service.body_limit)
         service.check_model(body.model)

@@ -21,6 +21,7 @@ from mainstem.server.auth import tenant_of
 from mainstem.server.errors import ApiError
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.generation import Generation
+from mainstem.server.openapi import takes
 from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.replies import send
 from mainstem.server.response_objects import ResponseWriter
@@ -76,7 +77,7 @@ def router(service: Service) -> APIRouter:
     """The routes, bound to a service."""
     routes = APIRouter()
 
-    @routes.post("/v1/responses")
+    @routes.post("/v1/responses", openapi_extra=takes(ResponsesBody))
     async def responses(request: Request) -> Response:
         service.check_open()
         body = await read_body(request, ResponsesBody, limit=service.body_limit)
@@ -120,7 +121,7 @@ def router(service: Service) -> APIRouter:
             raise _unknown(response_id)
         return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
-    @routes.post("/v1/responses/{path:path}")
+    @routes.post("/v1/responses/{path:path}", include_in_schema=False)
     async def not_here(request: Request) -> Response:
         # Without this one, the routes above would say that the path exists and only takes another method.
         message = f"There is no POST {request.scope['path'][:200]} here; GET / lists what there is."
