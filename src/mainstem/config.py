@@ -82,6 +82,10 @@ class EngineConfig:
         "how many requests are remembered, to say why tokens of a prompt were not cached; 0 remembers none",
         metavar="COUNT",
     )
+    canonical_tools: bool = setting(
+        True,
+        "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
+    )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ def router(service: Service) -> APIRouter:
         service.check_model(body.model)
         turn = read_turn(service, body)
         namespace = body.namespace(tenant_of(request))
-        ready = await prepare(service, turn)
+        ready = await prepare(service, turn, namespace=namespace)
         shape = ChatShape(service, body, ready)
         with naming_schema(turn, schema_param="response_format"):
             origin = origin_of(

@@ -77,7 +77,7 @@ def router(service: Service) -> APIRouter:
         service.check_model(body.model)
         turn = read_turn(service, body)
         namespace = namespace_of(body.cache_salt, tenant_of(request))
-        ready = await prepare(service, turn)
+        ready = await prepare(service, turn, namespace=namespace)
         writer = MessageWriter(service, body, ready)
         with naming_schema(turn, schema_param="output_config.format.schema"):
             origin = origin_of(

@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from mainstem.server.auth import tenant_of
 from mainstem.server.chat import read_turn
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody
@@ -41,7 +42,7 @@ def router(service: Service) -> APIRouter:
         body = await read_body(request, ChatBody, limit=service.body_limit)
         service.check_model(body.model)
         turn = read_turn(service, body)
-        ready = await prepare(service, turn)
+        ready = await prepare(service, turn, namespace=body.namespace(tenant_of(request)))
         text = ready.prompt.text or ""
         ids = ready.prompt.ids.tolist()
         ends = token_ends(service.engine.tokenizer, ids, text)

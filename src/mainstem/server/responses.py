@@ -87,7 +87,7 @@ def router(service: Service) -> APIRouter:
         new = read_input(body.input)
         turn = read_turn(service, body, (*earlier, *new))
         namespace = namespace_of(body.cache_salt, tenant)
-        ready = await prepare(service, turn)
+        ready = await prepare(service, turn, namespace=namespace)
 
         def keep(response: dict[str, Any], said: Message) -> None:
             if body.store is not False:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mainstem.tokens import Conversation, Tokenizer
     from mainstem.tokens.rendering import Marks
     from mainstem.tools import CallSyntax
+    from mainstem.tree import Namespace
 
 FREE = ToolChoice()
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
@@ -77,16 +78,20 @@ class ReadyTurn(NamedTuple):
     new_parser: Callable[[], ReplyParser]
 
 
-async def prepare(service: Service, turn: Turn) -> ReadyTurn:
+async def prepare(service: Service, turn: Turn, *, namespace: Namespace = ()) -> ReadyTurn:
     """Make a turn's prompt, and what its reply must follow.
+
+    Args:
+        namespace: whose turn it is.
 
     Raises:
         InvalidRequest: when the tool choice does not fit the tools, or the prompt cannot be made.
         ApiError: when the conversation is far too long for the model.
     """
-    tools, choice = turn.conversation.tools, turn.choice
     _check_choice(turn)
-    prompt = await encode_chat(service, turn.conversation)
+    conversation = replace(turn.conversation, namespace=namespace)
+    tools, choice = service.engine.tokenizer.chat.offered(conversation.tools), turn.choice
+    prompt = await encode_chat(service, conversation)
     assert prompt.text is not None
     dialect = service.dialect
     reasoning = dialect.reasoning
