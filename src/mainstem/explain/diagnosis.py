@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from mainstem.diagnosis import Difference, Prompt, Rendered, compare_rendered, message_of, prompt_of, text_prompt
 from mainstem.explain.records import Comparison
-from mainstem.tokens import Conversation, Message, Tokenizer
+from mainstem.tokens.conversation import Conversation, Message
 from mainstem.tree import TokenArray
 
-ReadReply = Callable[[Conversation, str], Message]
-"""What a reply to a conversation says, given its text."""
+Decode = Callable[[TokenArray], str]
+"""The text of tokens, special ones included."""
+ReadReply = Callable[[Conversation, TokenArray], Message]
+"""What a reply to a conversation says, given its tokens."""
 
 _AROUND = 24  # tokens on either side of the first difference
 
@@ -38,8 +40,10 @@ def first_difference(
     tokens: TokenArray,
     conversation: Conversation | None,
     comparison: Comparison,
-    tokenizer: Tokenizer,
+    decode: Decode,
     read_reply: ReadReply,
+    *,
+    canonical_tools: bool = False,
 ) -> FirstDifference | None:
     """Where a request parts from the one it is compared with; None if it has all that the earlier one has.
 
@@ -49,32 +53,31 @@ def first_difference(
         tokens: int32[n], the later prompt.
         conversation: that it was rendered from; None for a plain prompt.
         comparison: with the earlier one, whose tokens it has.
-        tokenizer: of both.
+        decode: for both.
         read_reply: for what the earlier request was answered.
+        canonical_tools: the order of keys in tools' schemas does not matter.
     """
     theirs, at = comparison.earlier, comparison.common
     if theirs is None or at >= min(len(theirs), len(tokens)):
         return None
-    earlier = Rendered(_prompt(theirs, comparison, tokenizer, read_reply), _text(theirs, tokenizer))
-    text = _text(tokens, tokenizer)
+    earlier = Rendered(_prompt(theirs, comparison, decode, read_reply), decode(theirs))
+    text = decode(tokens)
     prompt = text_prompt(text) if conversation is None else prompt_of(conversation)
     start = max(0, at - _AROUND)
     return FirstDifference(
         token=at,
-        earlier=_text(theirs[start : at + _AROUND], tokenizer),
-        now=_text(tokens[start : at + _AROUND], tokenizer),
-        change=compare_rendered(earlier, Rendered(prompt, text), at=len(_text(tokens[:at], tokenizer))),
+        earlier=decode(theirs[start : at + _AROUND]),
+        now=decode(tokens[start : at + _AROUND]),
+        change=compare_rendered(
+            earlier, Rendered(prompt, text), at=len(decode(tokens[:at])), canonical_tools=canonical_tools
+        ),
     )
 
 
-def _prompt(theirs: TokenArray, comparison: Comparison, tokenizer: Tokenizer, read_reply: ReadReply) -> Prompt:
+def _prompt(theirs: TokenArray, comparison: Comparison, decode: Decode, read_reply: ReadReply) -> Prompt:
     conversation = comparison.conversation
     if conversation is None:
-        return text_prompt(_text(theirs, tokenizer))
-    reply = tokenizer.decode(theirs[comparison.num_prompt :])
+        return text_prompt(decode(theirs))
+    reply = theirs[comparison.num_prompt :]
     prompt = prompt_of(conversation)
-    return prompt.with_reply(message_of(read_reply(conversation, reply))) if reply else prompt
-
-
-def _text(tokens: TokenArray, tokenizer: Tokenizer) -> str:
-    return tokenizer.decode(tokens, skip_special_tokens=False)
+    return prompt.with_reply(message_of(read_reply(conversation, reply))) if len(reply) else prompt

@@ -12,7 +12,6 @@ from mainstem.diagnosis import Cause
 from mainstem.explain.causes import MissCause
 from mainstem.explain.diagnosis import FirstDifference
 from mainstem.explain.records import Comparison, Miss, Record, tokens_by_cause
-from mainstem.tree.keys import NamespaceKey
 
 # Most stretches that are listed one by one.
 MAX_STRETCHES = 100
@@ -77,9 +76,7 @@ def explanation(
         "compared_with": _compared(record.closest),
         "first_difference": _difference(difference, parts),
         "parts": [{"part": part, "tokens": [start, stop]} for part, start, stop in parts],
-        "uncached": [
-            {"tokens": [miss.start, miss.stop], "cause": miss.cause.value} for miss in misses[:MAX_STRETCHES]
-        ],
+        "uncached": [{"tokens": [miss.start, miss.stop], "cause": miss.cause.value} for miss in misses[:MAX_STRETCHES]],
     }
 
 

@@ -76,11 +76,22 @@ async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diag
     """
     tokenizer, dialect = service.engine.tokenizer, service.dialect
 
-    def differs(comparison: Comparison) -> FirstDifference | None:
-        def read_reply(conversation: Conversation, text: str) -> Message:
-            return reply_message(dialect, conversation, text)
+    def decode(ids: TokenArray) -> str:
+        return tokenizer.decode(ids, skip_special_tokens=False)
 
-        return first_difference(tokens, record.conversation, comparison, tokenizer, read_reply)
+    def read_reply(conversation: Conversation, ids: TokenArray) -> Message:
+        stream = tokenizer.stream(continuation=True, spoken=dialect.spoken_token_ids)
+        return reply_message(dialect, conversation, "".join(map(stream.push, ids.tolist())) + stream.flush())
+
+    def differs(comparison: Comparison) -> FirstDifference | None:
+        return first_difference(
+            tokens,
+            record.conversation,
+            comparison,
+            decode,
+            read_reply,
+            canonical_tools=service.engine.config.canonical_tools,
+        )
 
     def work() -> Diagnosis:
         diverged = any(miss.cause is MissCause.DIVERGED for miss in record.misses)
@@ -106,9 +117,7 @@ def reply_message(dialect: Dialect, conversation: Conversation, text: str) -> Me
     said = "".join(segment.text for segment in segments if isinstance(segment, Text))
     thought = "".join(segment.text for segment in segments if isinstance(segment, Reasoning))
     calls = [ToolCall("", segment.name, segment.arguments) for segment in segments if isinstance(segment, Call)]
-    return Message(
-        role="assistant", parts=(said,) if said else (), reasoning=thought or None, tool_calls=tuple(calls)
-    )
+    return Message(role="assistant", parts=(said,) if said else (), reasoning=thought or None, tool_calls=tuple(calls))
 
 
 def miss_header(diagnoses: list[Diagnosis]) -> str | None:

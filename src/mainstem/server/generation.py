@@ -88,9 +88,7 @@ class Generation:
         self._usages: dict[int, RequestUsage] = {}
         self._first: list[Part] = []
         streams = [
-            service.engine.generate(
-                prompt.ids, params, namespace=namespace, origin=replace(origin, position=position)
-            )
+            service.engine.generate(prompt.ids, params, namespace=namespace, origin=replace(origin, position=position))
             for position, prompt in enumerate(prompts)
         ]
         self._parts = self._count(merge(streams))

@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import SamplingParams
 from mainstem.server.auth import tenant_of
-from mainstem.server.errors import to_api_error
 from mainstem.server.diagnostics import anthropic_diagnostics, origin_of, usage_sibling
+from mainstem.server.errors import to_api_error
 from mainstem.server.generation import Generation, Part
 from mainstem.server.openapi import takes
 from mainstem.server.prompts import encode_chat

@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse, Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS, SamplingParams
 from mainstem.server.auth import tenant_of
-from mainstem.server.errors import ApiError
 from mainstem.server.diagnostics import comparison_id, origin_of
+from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import Objects, namespace_of
