@@ -24,7 +24,7 @@ from mainstem.server.openapi import REFUSALS
 from mainstem.server.replies import CLIENT_CLOSED_REQUEST
 from mainstem.server.service import Service
 from mainstem.server.stored import ResponseStore
-from mainstem.server.turns import Dialect
+from mainstem.tools import Dialect
 
 if TYPE_CHECKING:
     from mainstem.config import ServerConfig
