@@ -8,20 +8,20 @@ still work. It knows the forms; how a miss is explained is the business of `main
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainstem.explain import Comparison, MissCause, Origin, Record
 from mainstem.explain.diagnosis import FirstDifference, first_difference
 from mainstem.explain.report import cause_in_a_word, public_totals
 from mainstem.server.prompts import off_loop
-from mainstem.tokens import Conversation, Message, ToolCall
-from mainstem.tools import Call, Reasoning, ReplyParser, Text
+from mainstem.tokens import Conversation
+from mainstem.tools.reading import read_reply
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from mainstem.server.service import Service
-    from mainstem.server.turns import Dialect
     from mainstem.tree import TokenArray
 
 logger = logging.getLogger(__name__)
@@ -74,14 +74,10 @@ async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diag
         record: of the prompt.
         tokens: int32[n], the prompt.
     """
-    tokenizer, dialect = service.engine.tokenizer, service.dialect
+    tokenizer = service.engine.tokenizer
 
     def decode(ids: TokenArray) -> str:
         return tokenizer.decode(ids, skip_special_tokens=False)
-
-    def read_reply(conversation: Conversation, ids: TokenArray) -> Message:
-        stream = tokenizer.stream(continuation=True, spoken=dialect.spoken_token_ids)
-        return reply_message(dialect, conversation, "".join(map(stream.push, ids.tolist())) + stream.flush())
 
     def differs(comparison: Comparison) -> FirstDifference | None:
         return first_difference(
@@ -89,7 +85,7 @@ async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diag
             record.conversation,
             comparison,
             decode,
-            read_reply,
+            partial(read_reply, tokenizer, service.dialect),
             canonical_tools=service.engine.config.canonical_tools,
         )
 
@@ -107,17 +103,6 @@ async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diag
     record.difference = diagnosis.difference
     record.forget_tokens()
     return diagnosis
-
-
-def reply_message(dialect: Dialect, conversation: Conversation, text: str) -> Message:
-    """What a reply to a conversation says, thinks and calls, given its text."""
-    names = {tool.name for tool in conversation.tools}
-    parser = ReplyParser(dialect.syntax if names else None, names, reasoning=dialect.reasoning)
-    segments = parser.push(text) + parser.flush()
-    said = "".join(segment.text for segment in segments if isinstance(segment, Text))
-    thought = "".join(segment.text for segment in segments if isinstance(segment, Reasoning))
-    calls = [ToolCall("", segment.name, segment.arguments) for segment in segments if isinstance(segment, Call)]
-    return Message(role="assistant", parts=(said,) if said else (), reasoning=thought or None, tool_calls=tuple(calls))
 
 
 def miss_header(diagnoses: list[Diagnosis]) -> str | None:
