@@ -79,6 +79,16 @@ class EngineConfig:
         metavar="COUNT",
     )
     history_memory: str = setting("256MiB", "memory that these may take", metavar="SIZE")
+    tenant_quota: float = setting(
+        1.0,
+        "largest share of the KV pool that one tenant's cached tokens may take; by default whatever nobody else wants",
+        metavar="SHARE",
+    )
+    share_after: int = setting(
+        0,
+        "let all tenants share a prefix once so many of them have produced it, at least 3; 0 never does",
+        metavar="COUNT",
+    )
     kernels: str = setting(
         "auto",
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
@@ -104,6 +114,14 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be between 1 and {MAX_COUNT}, got {getattr(self, name)}")
         if not 0 <= self.explain_records <= MAX_COUNT:
             raise ConfigError(f"explain_records must be between 0 and {MAX_COUNT}, got {self.explain_records}")
+        if not 0.0 < self.tenant_quota <= 1.0:
+            raise ConfigError(f"tenant_quota must be above 0 and at most 1, got {self.tenant_quota}")
+        if self.share_after < 0 or self.share_after in (1, 2):
+            # With 2, whoever asks for a prefix learns what one other tenant has.
+            raise ConfigError(f"share_after must be 0, or at least 3, got {self.share_after}")
+        for name, unset in (("tenant_quota", 1.0), ("share_after", 0)):
+            if getattr(self, name) != unset and self.prefix_cache != "radix":
+                raise ConflictingSettings(f"{name} is for prefix_cache radix, but that is {self.prefix_cache}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len must be at least 2, got {self.max_model_len}")
         if self.kv_memory is not None:
@@ -152,6 +170,12 @@ class ServerConfig:
         1000,
         "how many replies of /v1/responses are kept in memory for 'previous_response_id'; the oldest go first",
         metavar="COUNT",
+    )
+    shared_prefix: str | None = setting(
+        None,
+        "file with a prefix that all tenants may share: a text (a system message, or how plain completions begin), or "
+        "NAME.json with messages and tools; several files are separated by commas",
+        metavar="FILE",
     )
     access_log: bool = setting(
         False,

@@ -77,9 +77,10 @@ def test_anything_else_is_refused(http: httpx.Client, headers: dict[str, str]) -
 
 
 def test_what_concerns_everyone_is_for_operators(http: httpx.Client) -> None:
-    operator, other = {"x-api-key": "first-key"}, {"x-api-key": "schlüssel".encode()}
+    operator, other = httpx.Headers({"x-api-key": "first-key"}), httpx.Headers({b"x-api-key": "schlüssel".encode()})
     assert http.get("/metrics", headers=operator).status_code == 200
     assert http.post("/cache/reset", headers=operator).status_code == 200
+    assert http.post("/cache/reset", headers=other).json() == {"dropped_tokens": 0}, "it resets its own only"
     refused = http.get("/metrics", headers=other)
     assert refused.status_code == 403
     assert refused.json()["error"]["code"] == "operator_required"

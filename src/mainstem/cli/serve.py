@@ -38,12 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from mainstem.cli.loading import describe_budget, describe_template, load_engine
-    from mainstem.server import listen, read_keys
+    from mainstem.server import listen, read_keys, read_shared_prefixes
     from mainstem.server import serve as run_server
 
     console = Console(highlight=False, soft_wrap=True)
-    # Before anything slow happens, so that a port in use or a wrong key file is told at once.
+    # Before anything slow happens, so that a port in use or a wrong file is told at once.
     read_keys(server_config)
+    read_shared_prefixes(server_config)
     listener = listen(server_config)
     engine = load_engine(engine_config, console)
 

@@ -150,9 +150,20 @@ class AsyncEngine:
             if left:
                 self._engine.send(lambda: core.abort(ids))
 
-    async def reset_cache(self) -> int:
-        """Forget every cached token that no running request uses; returns how many."""
-        return await asyncio.wrap_future(self._engine.ask(self._engine.core.reset_cache))
+    async def reset_cache(self, tenant: Namespace | None = None) -> int:
+        """Forget every cached token that no running request uses, or only those of a tenant; returns how many."""
+        return await asyncio.wrap_future(self._engine.ask(lambda: self._engine.core.reset_cache(tenant)))
+
+    async def declare_public(self, tokens: TokenArray, namespace: Namespace) -> None:
+        """Let all tenants share a prefix, and compute it if it is not cached: see `PrefixCache.declare_public`."""
+        cache = self._engine.core.cache
+        await asyncio.wrap_future(self._engine.ask(lambda: cache.declare_public(tokens, namespace)))
+        async for _ in self.generate(tokens, SamplingParams(max_tokens=1, temperature=0), namespace=namespace):
+            pass
+
+    def tokens_by_tenant(self) -> dict[Namespace, int]:
+        """How many cached tokens each tenant holds, at some moment."""
+        return self._engine.core.cache.tokens_by_tenant()
 
     async def check_integrity(self) -> None:
         """Verify every invariant between two steps.

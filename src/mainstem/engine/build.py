@@ -14,7 +14,7 @@ from mainstem.explain import Recorder
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
 from mainstem.scheduler import Scheduler
 from mainstem.tokens import Tokenizer
-from mainstem.tree import CACHES
+from mainstem.tree import CACHES, PrefixCache, RadixCache
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -44,7 +44,7 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     )
     budget = plan_memory(config, loaded.shape, device)
     runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels)
-    cache = CACHES[config.prefix_cache](budget.pool_tokens, config.page_size)
+    cache = _make_cache(config, budget.pool_tokens)
     scheduler = Scheduler(
         cache,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -54,6 +54,18 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     recorder = Recorder(cache, config.explain_records) if config.explain_records else None
     core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade, recorder=recorder)
     return BuiltEngine(core, files.name, budget, runner.compute)
+
+
+def _make_cache(config: EngineConfig, capacity: int) -> PrefixCache:
+    if config.prefix_cache != "radix":
+        return CACHES[config.prefix_cache](capacity, config.page_size)
+    return RadixCache(
+        capacity,
+        config.page_size,
+        by_tenant=True,
+        tenant_quota=config.tenant_quota,
+        share_after=config.share_after,
+    )
 
 
 def _device(name: str) -> torch.device:

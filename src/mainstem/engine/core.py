@@ -262,7 +262,8 @@ class EngineCore:
         """
         self._died = True
         error = EngineDied()
-        for job in [*self._replies.values(), *self._scorings.values()]:
+        jobs: list[Reply | Scoring] = [*self._replies.values(), *self._scorings.values()]
+        for job in jobs:
             job.sink(error)
         self._aborted += len(self._replies) + len(self._scorings)
         self._replies.clear()
@@ -416,9 +417,9 @@ class EngineCore:
             misses={} if self.recorder is None else dict(self.recorder.counts),
         )
 
-    def reset_cache(self) -> int:
-        """Drop every cached token that no running request uses; returns how many."""
-        return self.cache.reset()
+    def reset_cache(self, tenant: Namespace | None = None) -> int:
+        """Drop every cached token that no running request uses, or only a tenant's; returns how many."""
+        return self.cache.reset() if tenant is None else self.cache.reset_tenant(tenant)
 
     def check_integrity(self) -> None:
         """See `Scheduler.check_integrity`."""

@@ -404,7 +404,7 @@ class Scheduler:
             return 0
         self._start(request, donor)
         self.observer.needs_room(request)
-        request.table.append(self.cache.allocate(room.needed, after=request.table.last))
+        request.table.append(self.cache.allocate(room.needed, after=request.table.last, namespace=request.namespace))
         num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
         return num_tokens
@@ -463,7 +463,9 @@ class Scheduler:
     def _reserve(self, request: Request, num_slots: int) -> bool:
         self.observer.needs_room(request)
         try:
-            request.table.append(self.cache.allocate(self._whole_pages(num_slots), after=request.table.last))
+            request.table.append(
+                self.cache.allocate(self._whole_pages(num_slots), after=request.table.last, namespace=request.namespace)
+            )
         except OutOfSlots:
             return False
         return True

@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from mainstem.errors import MainstemError
+from mainstem.errors import ConfigError, MainstemError
 from mainstem.server import chat, completions, explain, messages, render, responses, system
 from mainstem.server.access_log import AccessLog
-from mainstem.server.auth import ApiKeys
+from mainstem.server.auth import ApiKeys, tenant_namespace
 from mainstem.server.boundary import Boundary
 from mainstem.server.errors import ApiError, error_response, to_api_error
 from mainstem.server.keys import read_keys
@@ -23,12 +23,15 @@ from mainstem.server.metrics import Metrics
 from mainstem.server.openapi import REFUSALS
 from mainstem.server.replies import CLIENT_CLOSED_REQUEST
 from mainstem.server.service import Service
+from mainstem.server.shared_prefix import read_shared_prefixes, tokens_of
 from mainstem.server.stored import ResponseStore
 from mainstem.tools import Dialect
+from mainstem.tree import public_namespace
 
 if TYPE_CHECKING:
     from mainstem.config import ServerConfig
     from mainstem.engine import AsyncEngine
+    from mainstem.tree import TokenArray
 
 
 def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None = None) -> FastAPI:
@@ -50,8 +53,12 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
         ResponseStore(config.stored_responses),
     )
 
+    shared = _shared_prefixes(engine, config)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        for tokens in shared:
+            await engine.declare_public(tokens, public_namespace(tenant_namespace("", name)))
         yield
         await engine.shutdown(0)
 
@@ -70,6 +77,20 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
     for part in (chat, render, completions, responses, messages, explain, system):
         app.include_router(part.router(service), responses=REFUSALS)
     return app
+
+
+def _shared_prefixes(engine: AsyncEngine, config: ServerConfig) -> list[TokenArray]:
+    """What the operator declares public, as beginnings of prompts."""
+    found = []
+    for prefix in read_shared_prefixes(config):
+        if engine.config.prefix_cache != "radix":
+            raise ConfigError("only prefix_cache radix can share a prefix between tenants", setting="shared_prefix")
+        for tokens in tokens_of(prefix, engine.tokenizer):
+            if len(tokens) >= engine.max_model_len:
+                reason = f"has {len(tokens)} tokens, and this model serves at most {engine.max_model_len}"
+                raise ConfigError(f"{prefix.file} {reason}", setting="shared_prefix")
+            found.append(tokens)
+    return found
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

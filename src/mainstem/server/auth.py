@@ -21,6 +21,11 @@ def tenant_of(request: Request) -> tuple[str, ...]:
     return tenant
 
 
+def tenant_namespace(tenant: str, model: str) -> tuple[str, ...]:
+    """The namespace of a tenant; the tenant comes first, as `mainstem.tree.tenancy` wants it."""
+    return ("tenant", tenant, "model", model)
+
+
 def is_operator(request: Request) -> bool:
     """Whether this request's sender sees and does what concerns everyone."""
     operator: bool = request.scope["mainstem.operator"]
@@ -70,8 +75,7 @@ class ApiKeys:
         await self._app(scope, receive, send)
 
     def _mark(self, scope: Scope, tenant: Tenant) -> None:
-        # The tenant comes first: what begins with the same pair shares one tenant's part of the pool.
-        scope["mainstem.tenant"] = ("tenant", tenant.name, "model", self._model)
+        scope["mainstem.tenant"] = tenant_namespace(tenant.name, self._model)
         scope["mainstem.operator"] = tenant.operator
 
 

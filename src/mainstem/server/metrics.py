@@ -136,3 +136,7 @@ class _EngineCollector(Collector):
         slots.add_metric(["evictable"], cache.evictable)
         slots.add_metric(["protected"], cache.protected)
         yield slots
+        tenants = GaugeMetricFamily("mainstem_kv_tenant_tokens", "Cached tokens of each tenant.", labels=["tenant"])
+        for account, tokens in self._engine.tokens_by_tenant().items():
+            tenants.add_metric([str(account[1]) if account[:1] == ("tenant",) else "public"], tokens)
+        yield tenants

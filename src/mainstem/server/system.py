@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from mainstem.errors import InvalidRequest
-from mainstem.server.auth import require_operator, tenant_of
+from mainstem.server.auth import is_operator, require_operator, tenant_of
 from mainstem.server.index import index_page
 from mainstem.server.openapi import document, takes
 from mainstem.server.prompts import decode_ids, encode_chat, encode_text, token_ids
@@ -89,8 +89,10 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/cache/reset")
     async def cache_reset(request: Request) -> Response:
-        require_operator(request)
-        return JSONResponse({"dropped_tokens": await service.engine.reset_cache()})
+        if service.engine.config.prefix_cache != "radix":
+            require_operator(request)
+        tenant = None if is_operator(request) else tenant_of(request)
+        return JSONResponse({"dropped_tokens": await service.engine.reset_cache(tenant)})
 
     return routes
 
@@ -101,11 +103,8 @@ async def _tokenize(service: Service, body: TokenizeBody, namespace: tuple[str, 
     if body.messages is None:
         special = body.add_special_tokens is not False
         return await encode_text(service, body.prompt or "", add_special_tokens=special, param="prompt")
-    conversation = Conversation(read_messages(body.messages), read_tools(body.tools))
-    prompt = await encode_chat(
-        service, conversation, namespace=namespace, add_generation_prompt=body.add_generation_prompt is not False
-    )
-    return prompt.ids
+    conversation = Conversation(read_messages(body.messages), read_tools(body.tools), namespace=namespace)
+    return (await encode_chat(service, conversation, add_generation_prompt=body.add_generation_prompt is not False)).ids
 
 
 def _model(service: Service) -> dict[str, Any]:
