@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from mainstem.tree.block_hash import BlockHashCache, BlockKey
 from mainstem.tree.eviction import EvictionReason
@@ -21,6 +21,7 @@ from mainstem.tree.interface import PrefixCache, SequenceView
 from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, common_length, namespace_key
 from mainstem.tree.node import NO_TOKENS, Node, Root
 from mainstem.tree.radix import RadixCache
+from mainstem.tree.tenancy import public_part
 
 Clock = Callable[[], float]
 # What a ghost counts beside its tokens, since a short one takes more memory than its tokens do.
@@ -125,21 +126,30 @@ class TreeGhosts(Ghosts):
             self._older, self._younger = self._younger, _Forest()
 
 
+_Key: TypeAlias = int | tuple[NamespaceKey, int]
+
+
 class _Ghost:
     """An edge of a tree that is not there any more.
 
     Attributes:
         key: int32 array; empty where ghosts hang below a node that is still there.
         fate: what became of it.
-        children: by their first token.
+        namespace: whose it is; below what is public, others' ghosts hang side by side.
+        children: by their first token, with their namespace before it where it is another one.
     """
 
-    __slots__ = ("children", "fate", "key")
+    __slots__ = ("children", "fate", "key", "namespace")
 
-    def __init__(self, key: TokenArray, fate: Fate | None) -> None:
+    def __init__(self, key: TokenArray, fate: Fate | None, namespace: NamespaceKey) -> None:
         self.key = key
         self.fate = fate
-        self.children: dict[int, _Ghost] = {}
+        self.namespace = namespace
+        self.children: dict[_Key, _Ghost] = {}
+
+    def key_of(self, token: int, namespace: NamespaceKey) -> _Key:
+        """Under which a ghost is kept here that begins with this token."""
+        return token if namespace == self.namespace else (namespace, token)
 
 
 class _Forest:
@@ -161,7 +171,7 @@ class _Forest:
     def bury(self, node: Node, fate: Fate) -> None:
         """Make a ghost of a leaf that is about to go, and hang what was below it under it."""
         assert node.parent is not None
-        end = self._add(self._holder(node.parent), node.key, fate)
+        end = self._add(self._holder(node.parent), node.key, fate, node.space.namespace)
         below = self._below.pop(node, None)
         if below is not None:
             self._graft(end, below.children.values())
@@ -169,31 +179,33 @@ class _Forest:
     def find(self, key: NamespaceKey, path: Sequence[Node], tokens: TokenArray, start: int) -> list[Lost]:
         """What became of `tokens[start:]`, the path leading to where the cache ends."""
         best: list[Lost] = []
-        holders = [(0, self._tops.get(key))]
+        readable = (key, public_part(key) or key)
+        holders = [(0, self._tops.get(namespace)) for namespace in readable]
         depth = 0
         for node in path:
             depth += len(node.key)
             holders.append((depth, self._below.get(node)))
         for depth, holder in holders:
-            found = _walk(holder, tokens, depth, start) if holder is not None else []
+            found = _walk(holder, readable, tokens, depth, start) if holder is not None else []
             if found and (not best or found[-1].stop > best[-1].stop):
                 best = found
         return best
 
     def _holder(self, parent: Node) -> _Ghost:
         """What ghosts hang under that were evicted from below a node."""
+        namespace = parent.space.namespace
         if isinstance(parent, Root):
-            return self._tops.setdefault(parent.namespace, _Ghost(NO_TOKENS, None))
-        return self._below.setdefault(parent, _Ghost(NO_TOKENS, None))
+            return self._tops.setdefault(namespace, _Ghost(NO_TOKENS, None, namespace))
+        return self._below.setdefault(parent, _Ghost(NO_TOKENS, None, namespace))
 
-    def _add(self, holder: _Ghost, key: TokenArray, fate: Fate) -> _Ghost:
+    def _add(self, holder: _Ghost, key: TokenArray, fate: Fate, namespace: NamespaceKey) -> _Ghost:
         """Put tokens below a ghost; returns the ghost that ends with the last of them."""
         at = 0
         while at < len(key):
-            first = key.item(at)
+            first = holder.key_of(key.item(at), namespace)
             child = holder.children.get(first)
             if child is None:
-                child = holder.children[first] = _Ghost(key[at:].copy(), fate)
+                child = holder.children[first] = _Ghost(key[at:].copy(), fate, namespace)
                 self.size += len(child.key) + _GHOST_SIZE
                 return child
             same = common_length(child.key, key[at:])
@@ -206,9 +218,9 @@ class _Forest:
         return holder
 
     def _split(self, holder: _Ghost, child: _Ghost, at: int) -> _Ghost:
-        upper = _Ghost(child.key[:at], child.fate)
+        upper = _Ghost(child.key[:at], child.fate, child.namespace)
         upper.children[child.key.item(at)] = child
-        holder.children[child.key.item(0)] = upper
+        holder.children[holder.key_of(child.key.item(0), child.namespace)] = upper
         child.key = child.key[at:]
         self.size += _GHOST_SIZE
         return upper
@@ -218,25 +230,28 @@ class _Forest:
         pending = [(end, ghost) for ghost in ghosts]
         while pending:
             holder, ghost = pending.pop()
-            first = ghost.key.item(0)
+            first = holder.key_of(ghost.key.item(0), ghost.namespace)
             if first not in holder.children:
                 holder.children[first] = ghost
                 continue
             assert ghost.fate is not None
             self.size -= len(ghost.key) + _GHOST_SIZE  # added again as far as it is new
-            spot = self._add(holder, ghost.key, ghost.fate)
+            spot = self._add(holder, ghost.key, ghost.fate, ghost.namespace)
             pending += [(spot, child) for child in ghost.children.values()]
 
 
-def _walk(holder: _Ghost, tokens: TokenArray, depth: int, start: int) -> list[Lost]:
-    """What ghosts tell of `tokens[start:]`, the first `depth` tokens leading to `holder`."""
+def _walk(
+    holder: _Ghost, readable: tuple[NamespaceKey, NamespaceKey], tokens: TokenArray, depth: int, start: int
+) -> list[Lost]:
+    """What ghosts of readable namespaces tell of `tokens[start:]`, the first `depth` tokens leading to `holder`."""
     found: list[Lost] = []
     at = depth
     while at < len(tokens):
-        child = holder.children.get(tokens.item(at))
-        if child is None:
+        children = [holder.children.get(holder.key_of(tokens.item(at), namespace)) for namespace in set(readable)]
+        ways = [(common_length(child.key, tokens[at : at + len(child.key)]), child) for child in children if child]
+        if not ways:
             break
-        same = common_length(child.key, tokens[at : at + len(child.key)])
+        same, child = max(ways, key=lambda way: way[0])
         at += same
         if at > start:
             assert child.fate is not None
