@@ -63,8 +63,8 @@ class CheckedRecorder(Recorder):
 class ExplainedTraffic(TrafficMachine):
     """The scheduler's random traffic, without steps that fail: what these computed is not cached."""
 
-    spoil_some_requests = None
-    fail_a_step = None
+    spoil_some_requests = None  # type: ignore[assignment]
+    fail_a_step = None  # type: ignore[assignment]
 
     @initialize(
         num_slots=st.integers(8, 60),
@@ -74,9 +74,7 @@ class ExplainedTraffic(TrafficMachine):
         page_size=st.integers(1, 4),
         limit=st.sampled_from([FEW, 1000]),
     )
-    def start(  # type: ignore[override]
-        self, num_slots: int, budget: int, max_num_seqs: int, kind: str, page_size: int, limit: int
-    ) -> None:
+    def start(self, num_slots: int, budget: int, max_num_seqs: int, kind: str, page_size: int, limit: int) -> None:
         super().start(num_slots, budget, max_num_seqs, kind, page_size)
         self.recorder = CheckedRecorder(self.driver.cache, limit)
         self.recorder.driver = self.driver

@@ -1,4 +1,4 @@
-"""A request's cache misses as a card for people. It knows the JSON form of an explanation, and how wide a terminal is."""
+"""A request's cache misses as a card for people. It knows the JSON form of an explanation, and how to lay it out."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from mainstem.tree.block_hash import BlockHashCache, BlockKey
@@ -85,7 +86,8 @@ class Ghosts(ABC):
 
     def _fate(self, reason: EvictionReason, last_used: float) -> Fate:
         now = self._clock()
-        return Fate(reason, now, max(0.0, now - last_used), self.room_for)
+        room_for = None if reason in (EvictionReason.EXPIRED, EvictionReason.RESET) else self.room_for
+        return Fate(reason, now, max(0.0, now - last_used), room_for)
 
 
 def ghosts_of(cache: PrefixCache, limit: int, clock: Clock = time.monotonic) -> Ghosts | None:
@@ -111,10 +113,9 @@ class TreeGhosts(Ghosts):
     def find(self, tokens: TokenArray, view: SequenceView, namespace: Namespace, start: int) -> list[Lost]:
         del view
         key, path = namespace_key(namespace), self._cache.path(tokens, namespace)
-        found = self._younger.find(key, path, tokens, start)
-        reach = found[-1].stop if found else start
-        older = self._older.find(key, path, tokens, start)
-        return found + [Lost(max(lost.start, reach), lost.stop, lost.fate) for lost in older if lost.stop > reach]
+        return _newest(
+            [lost for forest in (self._older, self._younger) for lost in forest.find(key, path, tokens, start)]
+        )
 
     def _note(self, node: Node, kept: int, reason: EvictionReason) -> None:
         del kept  # what stays of the edge is cached, so nobody asks for its ghost
@@ -176,9 +177,8 @@ class _Forest:
         if below is not None:
             self._graft(end, below.children.values())
 
-    def find(self, key: NamespaceKey, path: Sequence[Node], tokens: TokenArray, start: int) -> list[Lost]:
-        """What became of `tokens[start:]`, the path leading to where the cache ends."""
-        best: list[Lost] = []
+    def find(self, key: NamespaceKey, path: Sequence[Node], tokens: TokenArray, start: int) -> Iterator[Lost]:
+        """What became of `tokens[start:]`, the path leading to where the cache ends; there may be several tales."""
         readable = (key, public_part(key) or key)
         holders = [(0, self._tops.get(namespace)) for namespace in readable]
         depth = 0
@@ -186,10 +186,8 @@ class _Forest:
             depth += len(node.key)
             holders.append((depth, self._below.get(node)))
         for depth, holder in holders:
-            found = _walk(holder, readable, tokens, depth, start) if holder is not None else []
-            if found and (not best or found[-1].stop > best[-1].stop):
-                best = found
-        return best
+            if holder is not None:
+                yield from _walk(holder, readable, tokens, depth, start)
 
     def _holder(self, parent: Node) -> _Ghost:
         """What ghosts hang under that were evicted from below a node."""
@@ -260,6 +258,17 @@ def _walk(
             break
         holder = child
     return found
+
+
+def _newest(tales: Sequence[Lost]) -> list[Lost]:
+    """What is told of each token by the newest of several tales."""
+    edges = sorted({edge for lost in tales for edge in (lost.start, lost.stop)})
+    place = {edge: i for i, edge in enumerate(edges)}
+    fates: list[Fate | None] = [None] * (len(edges) - 1)
+    for lost in sorted(tales, key=lambda lost: lost.fate.at):
+        first, last = place[lost.start], place[lost.stop]
+        fates[first:last] = [lost.fate] * (last - first)
+    return [Lost(start, stop, fate) for (start, stop), fate in zip(pairwise(edges), fates, strict=True) if fate]
 
 
 class BlockGhosts(Ghosts):
