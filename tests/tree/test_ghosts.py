@@ -88,7 +88,7 @@ def test_a_deep_chain_goes_leaf_by_leaf() -> None:
 
 
 def test_tenants_whose_tokens_continue_a_public_prefix_are_told_of_their_own() -> None:
-    cache = RadixCache(1000)
+    cache = RadixCache(1000, by_tenant=True)
     ghosts = TreeGhosts(cache, 10_000)
     alice, bob = ("tenant", "alice", "model", "m"), ("tenant", "bob", "model", "m")
     cache.declare_public(ids(1, 2, 3), public_namespace(alice))
