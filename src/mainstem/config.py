@@ -14,6 +14,10 @@ from mainstem.errors import ConfigError, ConflictingSettings
 # Tokens in a block of the block-hash prefix cache; vLLM's default.
 BLOCK_SIZE = 16
 
+# Where drafts of speculative decoding may come from, and most of them a request in one step.
+DRAFT_SOURCES = ("tree", "ngram")
+MAX_DRAFT = 32
+
 # More tokens a step or requests at once than any machine has memory for.
 MAX_COUNT = 1_000_000
 
@@ -104,6 +108,13 @@ class EngineConfig:
         "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
     )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
+    speculate: str = setting(
+        "off",
+        "guess what replies say next and check several tokens in one step, where that pays: tree takes what the prefix "
+        "cache knows to follow, ngram what followed the same words in the context; tree,ngram both; off neither",
+        metavar="SOURCES",
+    )
+    max_draft: int = setting(8, "most tokens that --speculate guesses for a request in one step", metavar="TOKENS")
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -124,6 +135,12 @@ class EngineConfig:
                 raise ConflictingSettings(f"{name} is for prefix_cache radix, but that is {self.prefix_cache}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len must be at least 2, got {self.max_model_len}")
+        if self.speculate != "off" and not set(self.draft_sources) <= set(DRAFT_SOURCES):
+            raise ConfigError(
+                f"speculate must be off, {', '.join(DRAFT_SOURCES)} or tree,ngram, got '{self.speculate}'"
+            )
+        if not 1 <= self.max_draft <= MAX_DRAFT:
+            raise ConfigError(f"max_draft must be between 1 and {MAX_DRAFT}, got {self.max_draft}")
         if self.kv_memory is not None:
             parse_size(self.kv_memory)
         if not 0 <= self.history_entries <= 100 * MAX_COUNT:
@@ -135,6 +152,11 @@ class EngineConfig:
             raise ConflictingSettings(
                 f"block_size is for prefix_cache block-hash, but that is {self.prefix_cache}; change it or leave it out"
             )
+
+    @property
+    def draft_sources(self) -> tuple[str, ...]:
+        """Where drafts come from; nowhere when speculation is off."""
+        return () if self.speculate == "off" else tuple(part.strip() for part in self.speculate.split(","))
 
     @property
     def page_size(self) -> int:

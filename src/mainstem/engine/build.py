@@ -9,6 +9,7 @@ import torch
 from mainstem.config import EngineConfig
 from mainstem.engine.budget import MemoryBudget, plan_memory
 from mainstem.engine.core import EngineCore
+from mainstem.engine.speculation import Speculation
 from mainstem.errors import ConfigError
 from mainstem.explain import Recorder
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
@@ -52,7 +53,10 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         max_model_len=_max_model_len(config, loaded.shape.max_position),
     )
     recorder = Recorder(cache, config.explain_records) if config.explain_records else None
-    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade, recorder=recorder)
+    speculation = Speculation.of(config, scheduler)
+    core = EngineCore(
+        runner, tokenizer, cache, scheduler, cascade=config.cascade, recorder=recorder, speculation=speculation
+    )
     return BuiltEngine(core, files.name, budget, runner.compute)
 
 

@@ -107,6 +107,8 @@ class _EngineCollector(Collector):
             ("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens),
             ("prefilled_tokens", "Prompt tokens that had to be computed.", stats.prefilled_tokens),
             ("generation_tokens", "Tokens generated.", stats.generated_tokens),
+            ("spec_decode_num_draft_tokens", "Tokens that were guessed and checked ahead.", stats.drafted_tokens),
+            ("spec_decode_num_accepted_tokens", "Tokens of replies that were guessed right.", stats.accepted_tokens),
             ("num_preemptions", "Times a running request gave up its memory to another.", stats.preemptions),
             ("grammar_masks", "Tokens that a grammar decided on, in finished replies.", stats.masks),
             ("grammar_mask_seconds", "Seconds that finding what a grammar allows took.", stats.mask_seconds),
