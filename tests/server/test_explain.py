@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import httpx
+import openai
 import pytest
 
 from mainstem.config import EngineConfig, ServerConfig
@@ -22,6 +23,11 @@ SYSTEM = (
 )
 QUESTION = "Find the river that runs to the sea, and say where it begins, how long it is and what it carries."
 NEXT = "And now the same for another river, please; take one that runs to the north, and be brief."
+_MISSES = (
+    anthropic.types.CacheMissSystemChanged,
+    anthropic.types.CacheMissToolsChanged,
+    anthropic.types.CacheMissMessagesChanged,
+)
 CAUSES = (
     "first_seen",
     "diverged",
@@ -93,6 +99,20 @@ def small(tiny_model: Path) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def two(load_tiny: Callable[[], AsyncEngine], tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundServer]:
+    """A server with two tenants and an operator."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text("alice sk-alice\nbob sk-bob\nops sk-ops operator\n", encoding="utf-8")
+    config = ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL, api_key_file=str(keys))
+    with BackgroundServer(load_tiny(), config) as running:
+        yield running
+
+
+def client_of(server: BackgroundServer, key: str) -> httpx.Client:
+    return httpx.Client(base_url=server.url, timeout=30, headers={"authorization": f"Bearer {key}"})
+
+
 # Scenarios, as a user would meet them
 
 
@@ -154,3 +174,181 @@ def test_a_cache_that_was_reset(http: httpx.Client) -> None:
     by_cause = misses(chat(http, conversation))
     assert by_cause.pop("rounding") == 1
     assert set(by_cause) == {"reset"}
+
+
+def test_two_tenants(two: BackgroundServer) -> None:
+    """What a tenant is told in a reply does not depend on others; the operator sees it in the metrics."""
+    conversation = told(SYSTEM.format("noon"), QUESTION)
+    with client_of(two, "sk-alice") as alice, client_of(two, "sk-bob") as bob, client_of(two, "sk-ops") as operator:
+        first = chat(alice, conversation)
+        other = chat(bob, conversation)
+        assert misses(other) == misses(first) == {"first_seen": first.json()["usage"]["prompt_tokens"]}
+        assert other.headers["x-cache-miss-cause"] == "first_seen"
+        assert counts(operator)["other_namespace"] == other.json()["usage"]["prompt_tokens"] - 1
+        path = f"/cache/explain/{other.json()['id']}"
+        assert alice.get(path).status_code == 404
+        assert alice.get(path).json()["error"]["code"] == alice.get("/cache/explain/never").json()["error"]["code"]
+        assert [cause["cause"] for cause in bob.get(path).json()["causes"]] == ["first_seen"]
+        seen = {cause["cause"]: cause["tokens"] for cause in operator.get(path).json()["causes"]}
+        assert seen["other_namespace"] == other.json()["usage"]["prompt_tokens"] - 1
+        assert alice.get("/cache/explain/last").json()["id"] == first.json()["id"]
+        salted = chat(alice, conversation, cache_salt="mine")
+        assert set(misses(salted)) == {"first_seen"}
+        assert alice.get("/metrics").status_code == 403
+
+
+# The hosted forms
+
+
+def test_openai_responses_say_what_changed(sdk: openai.OpenAI) -> None:
+    def respond(clock: str, question: str, compare_with: str | None) -> Any:
+        return sdk.responses.create(
+            model=MODEL,
+            instructions=SYSTEM.format(clock),
+            input=question,
+            max_output_tokens=4,
+            temperature=0,
+            prompt_cache_options={"comparison_response_id": compare_with} if compare_with else {"mode": "implicit"},
+        )
+
+    first = respond("08:15:00", QUESTION, None)
+    assert first.prompt_cache_diagnostics is None
+    same = respond("08:15:00", QUESTION, first.id)
+    assert same.prompt_cache_diagnostics.type == "cache_hit"
+    changed = respond("08:16:30", QUESTION, first.id)
+    found = changed.prompt_cache_diagnostics
+    assert (found.type, found.reason) == ("cache_miss", "input_changed")
+    assert 0 < found.cache_missed_tokens <= changed.usage.input_tokens
+    assert 0 < found.comparison_reusable_tokens < changed.usage.input_tokens
+    assert respond("08:15:00", QUESTION, "resp_none").prompt_cache_diagnostics.type == "comparison_response_not_found"
+    assert sum(changed.usage.mainstem["misses"].values()) == (
+        changed.usage.input_tokens - changed.usage.input_tokens_details.cached_tokens
+    )
+
+
+def test_openai_streams_say_it_at_their_end(sdk: openai.OpenAI) -> None:
+    create: Any = sdk.responses.create
+    first = create(model=MODEL, instructions=SYSTEM.format("1"), input=QUESTION, max_output_tokens=4)
+    options = {"comparison_response_id": first.id}
+    events = list(
+        create(
+            model=MODEL,
+            instructions=SYSTEM.format("2"),
+            input=QUESTION,
+            max_output_tokens=4,
+            stream=True,
+            prompt_cache_options=options,
+        )
+    )
+    assert events[-1].response.prompt_cache_diagnostics.type == "cache_miss"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({}, None),
+        ({"system": SYSTEM.format("09:02:00")}, "system_changed"),
+        ({"tools": [{"name": "look", "description": "Look.", "input_schema": {"type": "object"}}]}, "tools_changed"),
+    ],
+)
+def test_anthropic_messages_say_what_changed(
+    sdk_anthropic: anthropic.Anthropic, change: dict[str, Any], kind: str | None
+) -> None:
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "max_tokens": 4,
+        "system": SYSTEM.format("09:01:00"),
+        "messages": [{"role": "user", "content": QUESTION}],
+        "tools": [],
+    }
+    first = sdk_anthropic.messages.create(**asked, diagnostics={"previous_message_id": None})
+    assert first.diagnostics is None
+    asked["messages"] = [
+        *asked["messages"],
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": NEXT},
+    ]
+    asked |= change
+    second = sdk_anthropic.messages.create(**asked, diagnostics={"previous_message_id": first.id})
+    if kind is None:
+        assert second.diagnostics is None
+        return
+    assert second.diagnostics is not None
+    reason: Any = second.diagnostics.cache_miss_reason
+    assert reason.type == kind
+    assert 0 < reason.cache_missed_input_tokens <= second.usage.cache_creation_input_tokens
+    assert isinstance(reason, tuple(_MISSES))
+    with sdk_anthropic.messages.stream(**asked, diagnostics={"previous_message_id": first.id}) as stream:
+        streamed = stream.get_final_message()
+    assert streamed.diagnostics is not None
+    assert streamed.diagnostics.cache_miss_reason is not None
+    assert streamed.diagnostics.cache_miss_reason.type == kind
+
+
+def test_anthropic_is_told_where_nothing_changed_and_nothing_is_cached(
+    sdk_anthropic: anthropic.Anthropic, http: httpx.Client
+) -> None:
+    asked: Any = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": f"{NEXT} {QUESTION}"}]}
+    first = sdk_anthropic.messages.create(**asked)
+    http.post("/cache/reset")
+    second = sdk_anthropic.messages.create(**asked, diagnostics={"previous_message_id": first.id})
+    assert second.diagnostics is not None
+    assert second.diagnostics.cache_miss_reason is not None
+    assert second.diagnostics.cache_miss_reason.type == "unavailable"
+    usage: Any = second.usage
+    assert "reset" in usage.mainstem["misses"]
+    unknown = sdk_anthropic.messages.create(**asked, diagnostics={"previous_message_id": "msg_none"})
+    assert unknown.diagnostics is not None
+    assert unknown.diagnostics.cache_miss_reason is not None
+    assert unknown.diagnostics.cache_miss_reason.type == "previous_message_not_found"
+
+
+def test_a_stream_of_chunks_says_it_in_its_usage(sdk: openai.OpenAI) -> None:
+    create: Any = sdk.chat.completions.create
+    chunks = list(
+        create(
+            model=MODEL,
+            messages=told(SYSTEM.format("chunks"), QUESTION),
+            max_tokens=4,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    usage = chunks[-1].usage
+    assert sum(usage.mainstem["misses"].values()) == (usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens)
+
+
+# The endpoint
+
+
+def test_a_request_is_found_by_its_header_too(http: httpx.Client) -> None:
+    body = {"model": MODEL, "prompt": [5, *range(100, 140)], "max_tokens": 2}
+    response = http.post("/v1/completions", json=body, headers={"x-request-id": "my-request"})
+    for name in ("my-request", response.json()["id"], "last"):
+        assert http.get(f"/cache/explain/{name}").json()["id"] == response.json()["id"]
+
+
+def test_what_is_not_remembered_is_a_404_that_says_so(http: httpx.Client) -> None:
+    response = http.get("/cache/explain/chatcmpl-never")
+    assert response.status_code == 404
+    assert "remembered" in response.json()["error"]["message"]
+
+
+def test_without_records_nothing_is_said(tiny_model: Path) -> None:
+    config = EngineConfig(model=str(tiny_model), kv_memory="4MiB", device="cpu", explain_records=0)
+    served = ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL)
+    with BackgroundServer(AsyncEngine.load(config), served) as server, httpx.Client(base_url=server.url) as client:
+        response = chat(client, told(SYSTEM.format("none"), QUESTION))
+        assert "x-cache-miss-cause" not in response.headers
+        assert "mainstem" not in response.json()["usage"]
+        assert client.get("/cache/explain/last").status_code == 404
+        assert "prefix_cache_misses" not in client.get("/metrics").text
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("none", {"never_cached"}), ("block-hash", {"rounding"})])
+def test_other_caches(tiny_model: Path, kind: str, expected: set[str]) -> None:
+    config = EngineConfig(model=str(tiny_model), kv_memory="4MiB", device="cpu", prefix_cache=kind)
+    served = ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL)
+    with BackgroundServer(AsyncEngine.load(config), served) as server, httpx.Client(base_url=server.url) as client:
+        chat(client, told(SYSTEM.format("kinds"), QUESTION))
+        assert set(misses(chat(client, told(SYSTEM.format("kinds"), QUESTION)))) == expected

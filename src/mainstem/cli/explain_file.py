@@ -1,7 +1,7 @@
 """Requests from a file, played through a prefix cache and its records without a model.
 
-Each line is a request's body, in the form of Chat Completions or with a plain `prompt`. What the model replied is taken
-from the next request that goes on with the conversation.
+Each line is a request's body, of Chat Completions, Responses or Messages, or with a plain `prompt`. What the model
+replied is taken from the next request that goes on with the conversation.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mainstem.diagnosis.bodies import is_anthropic
 from mainstem.errors import InvalidRequest, MainstemError
 from mainstem.explain import MissCause, Origin, Record, Recorder
 from mainstem.explain.diagnosis import FirstDifference, first_difference
 from mainstem.explain.report import explanation
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, Scheduler
-from mainstem.tokens import Conversation, Tokenizer
+from mainstem.tokens import Conversation, Message, Tokenizer, anthropic, responses
 from mainstem.tokens.chat import read_messages, read_tools
 from mainstem.tools import Dialect
 from mainstem.tools.reading import read_reply
@@ -92,10 +93,25 @@ def _read(number: int, text: str, tokenizer: Tokenizer) -> _Line:
         key = body.get("prompt_cache_key")
         if isinstance(body.get("prompt"), str):
             return _Line(number, None, tokenizer.encode_prompt(body["prompt"]), key)
-        conversation = Conversation(read_messages(body.get("messages") or ()), read_tools(body.get("tools")))
+        conversation = _conversation(body)
         return _Line(number, conversation, tokenizer.encode(tokenizer.chat.render(conversation)), key)
     except (ValueError, InvalidRequest) as error:
         raise MainstemError(f"line {number} is no request to explain: {error}") from None
+
+
+def _conversation(body: dict[str, Any]) -> Conversation:
+    """What a body of Chat Completions, Messages or Responses asks to be continued."""
+    tools = body.get("tools")
+    if "input" in body:
+        placed, offered = responses.read_input(body["input"]), responses.read_tools(tools)
+        instructions = body.get("instructions")
+        head = (Message(role="system", parts=(instructions,)),) if isinstance(instructions, str) else ()
+        return Conversation((*head, *(each.message for each in placed)), offered)
+    messages = body.get("messages") or ()
+    if is_anthropic(body):
+        placed = anthropic.read_messages(body.get("system"), messages)
+        return Conversation(tuple(each.message for each in placed), anthropic.read_tools(tools))
+    return Conversation(read_messages(messages), read_tools(tools))
 
 
 def _reply(line: _Line, later: Sequence[_Line], tokenizer: Tokenizer) -> TokenArray:

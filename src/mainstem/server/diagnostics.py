@@ -157,5 +157,6 @@ def _missed(record: Record, comparison: Comparison) -> int:
 
 
 def _was_reused(record: Record, comparison: Comparison) -> bool:
-    """Whether what both begin with was cached, but for what never is."""
-    return all(miss.start >= comparison.common or miss.cause is MissCause.ROUNDING for miss in record.misses)
+    """Whether what both begin with was cached, but for what never is, such as the last token of a reply."""
+    never = (MissCause.ROUNDING, MissCause.FIRST_SEEN)
+    return all(miss.start >= comparison.common or miss.cause in never for miss in record.misses)

@@ -64,7 +64,7 @@ async def _explain(service: Service, request: Request, record: Record) -> dict[s
         record,
         difference=record.difference,
         parts=parts_of(tokens, record.num_prompt, record.conversation, engine.tokenizer) if len(tokens) else (),
-        in_confidence=True,
+        in_confidence=is_operator(request),
         same_tenant=lambda name: any(_is_own(request, other) for other in engine.records_of(name)),
     )
 
