@@ -110,6 +110,11 @@ class EngineConfig:
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
         choices=("auto", "native", "torch"),
     )
+    explain_records: int = setting(
+        1000,
+        "how many requests are remembered, to say why tokens of a prompt were not cached; 0 remembers none",
+        metavar="COUNT",
+    )
     canonical_tools: bool = setting(
         True,
         "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
@@ -136,6 +141,8 @@ class EngineConfig:
         for name in ("max_num_batched_tokens", "max_num_seqs"):
             if not 1 <= getattr(self, name) <= MAX_COUNT:
                 raise ConfigError(f"{name} must be between 1 and {MAX_COUNT}, got {getattr(self, name)}")
+        if not 0 <= self.explain_records <= MAX_COUNT:
+            raise ConfigError(f"explain_records must be between 0 and {MAX_COUNT}, got {self.explain_records}")
         if not 0.0 < self.tenant_quota <= 1.0:
             raise ConfigError(f"tenant_quota must be above 0 and at most 1, got {self.tenant_quota}")
         if self.share_after < 0 or self.share_after in (1, 2):

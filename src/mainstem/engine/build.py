@@ -11,6 +11,7 @@ from mainstem.engine.budget import MemoryBudget, plan_memory
 from mainstem.engine.core import EngineCore
 from mainstem.engine.speculation import Speculation
 from mainstem.errors import ConfigError
+from mainstem.explain import Recorder
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
 from mainstem.model.precision import NUMBERS, choose_precision, with_precision
 from mainstem.scheduler import Scheduler
@@ -56,8 +57,11 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         max_num_seqs=config.max_num_seqs,
         max_model_len=_max_model_len(config, loaded.shape.max_position),
     )
+    recorder = Recorder(cache, config.explain_records) if config.explain_records else None
     speculation = Speculation.of(config, scheduler)
-    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade, speculation=speculation)
+    core = EngineCore(
+        runner, tokenizer, cache, scheduler, cascade=config.cascade, recorder=recorder, speculation=speculation
+    )
     return BuiltEngine(core, files.name, budget, runner.compute)
 
 
