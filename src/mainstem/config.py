@@ -72,6 +72,13 @@ class EngineConfig:
     block_size: int | None = setting(
         None, f"tokens in a block of --prefix-cache block-hash, by default {BLOCK_SIZE}", metavar="TOKENS"
     )
+    history_entries: int = setting(
+        200_000,
+        "messages and replies of chats whose exact token ids are remembered, so that a reply that comes back has the "
+        "ids that were generated; the least recently used go first; 0 tokenizes every prompt anew",
+        metavar="COUNT",
+    )
+    history_memory: str = setting("256MiB", "memory that these may take", metavar="SIZE")
     kernels: str = setting(
         "auto",
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
@@ -94,6 +101,9 @@ class EngineConfig:
             raise ConfigError(f"max_model_len must be at least 2, got {self.max_model_len}")
         if self.kv_memory is not None:
             parse_size(self.kv_memory)
+        if not 0 <= self.history_entries <= 100 * MAX_COUNT:
+            raise ConfigError(f"history_entries must be between 0 and {100 * MAX_COUNT}, got {self.history_entries}")
+        parse_size(self.history_memory)
         if self.block_size is not None and not 1 <= self.block_size <= MAX_COUNT:
             raise ConfigError(f"block_size must be between 1 and {MAX_COUNT}, got {self.block_size}")
         if self.block_size is not None and self.prefix_cache != "block-hash":

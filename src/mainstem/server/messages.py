@@ -84,7 +84,8 @@ def router(service: Service) -> APIRouter:
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, CountBody, limit=service.body_limit)
         service.check_model(body.model)
-        prompt = await encode_chat(service, read_conversation(body))
+        namespace = namespace_of(None, tenant_of(request))
+        prompt = await encode_chat(service, read_conversation(body), namespace=namespace)
         return JSONResponse({"input_tokens": len(prompt.ids)})
 
     return routes

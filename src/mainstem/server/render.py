@@ -20,6 +20,7 @@ from mainstem.server.service import Service
 from mainstem.server.turns import prepare
 from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation, Tokenizer
+from mainstem.tokens.history import Span
 
 TEMPLATE = "template"
 
@@ -54,6 +55,7 @@ def router(service: Service) -> APIRouter:
                 "count": len(ids),
                 "max_model_len": service.engine.max_model_len,
                 "parts": [_part(piece, text, ends) for piece in pieces(turn.conversation, text)],
+                "spans": [_span(span) for span in ready.prompt.known.spans] if ready.prompt.known else [],
                 "grammar": ready.params.grammar,
             }
         )
@@ -99,6 +101,15 @@ def _sources(conversation: Conversation) -> Iterator[tuple[str, str]]:
         for j, call in enumerate(message.tool_calls):
             yield f"messages[{i}].tool_calls[{j}].function.name", call.name
             yield f"messages[{i}].tool_calls[{j}].function.arguments", call.arguments
+
+
+def _span(span: Span) -> dict[str, Any]:
+    """Where a stretch of the prompt has its token ids from."""
+    return {
+        "origin": span.origin,
+        "characters": [span.start, span.stop],
+        "tokens": [span.first, span.end],
+    }
 
 
 def _part(piece: Piece, text: str, ends: list[int]) -> dict[str, Any]:

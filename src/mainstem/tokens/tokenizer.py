@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mainstem.errors import InvalidRequest, ModelLoadError
 from mainstem.tokens.chat import read_messages, read_tools
 from mainstem.tokens.conversation import Conversation
-from mainstem.tokens.detokenize import DetokenizerStream, TokenBytes, decode_all
+from mainstem.tokens.detokenize import DetokenizerStream, Spelling, TokenBytes, decode_all, spell
 from mainstem.tokens.quiet import quiet_transformers
 from mainstem.tokens.rendering import ChatTemplate
 
@@ -122,6 +122,13 @@ class Tokenizer:
             InvalidRequest: when an id is negative or beyond the vocabulary.
         """
         return decode_all(self._bytes, self._checked(ids), skip_special_tokens=skip_special_tokens)
+
+    def spell(self, ids: Iterable[int], *, shown: str | None = None) -> Spelling:
+        """Text of ids as they stand, special tokens included, and where each of them stops in it.
+
+        With `shown`, the text as somebody was shown it, special tokens that it lacks are left out.
+        """
+        return spell(self._bytes, ids.tolist() if isinstance(ids, np.ndarray) else ids, shown=shown)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that a token stands for, which may be part of a character."""
