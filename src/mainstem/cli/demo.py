@@ -40,7 +40,8 @@ cache and without, and each row says what that cost. Takes one to two minutes
 on two cores.
 """
 
-REPLY_TOKENS = 160
+# Enough for the longest call that the tools allow, should each character be a token.
+REPLY_TOKENS = 192
 # Longer prompts cost more a token, but over this session not twice as much.
 UNSTEADY = 2.5
 # Greedy, so that every run is the same. Without the penalty a model this small says its first reply again at each turn.
