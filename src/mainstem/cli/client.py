@@ -105,7 +105,7 @@ class ChatClient:
             for choice in event["choices"]:
                 delta = choice["delta"]
                 text = delta.get("content") or ""
-                if ttft_s is None and _shows_a_token(choice):
+                if ttft_s is None and shows_a_token(choice):
                     ttft_s = time.perf_counter() - started
                 pieces.append(text)
                 for part in delta.get("tool_calls") or ():
@@ -165,9 +165,11 @@ class ChatClient:
         return MainstemError(f"no answer from {self.base_url}: {error}; is 'mainstem serve' running there?")
 
 
-def _shows_a_token(choice: dict[str, Any]) -> bool:
-    """The role alone comes before any token, and a first token may be half a character or the beginning of a call:
-    without ids, only the end of the reply may show that there was one.
+def shows_a_token(choice: dict[str, Any]) -> bool:
+    """Whether a streamed choice tells that a token came.
+
+    The role alone comes before any token, and a first token may be half a character or the beginning of a call: without
+    ids, only the end of the reply may show that there was one.
     """
     said = any(choice["delta"].get(field) for field in ("content", "reasoning_content", "tool_calls"))
     return said or bool(choice.get("token_ids") or choice["finish_reason"])

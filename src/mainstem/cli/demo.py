@@ -171,7 +171,10 @@ def _print_turn(console: Console, turn: TurnReport, *, show_reply: bool) -> None
         f"{turn.uncached_ttft_s:>6.2f} s [bold]{turn.speedup:>5.1f}×[/]"
     )
     if show_reply:
-        said = [reply.text, *(f"{call['function']['name']} {call['function']['arguments']}" for call in reply.tool_calls)]
+        said = [
+            reply.text,
+            *(f"{call['function']['name']} {call['function']['arguments']}" for call in reply.tool_calls),
+        ]
         console.print(f"      {' '.join(' '.join(said).split())}", style="italic bright_black", markup=False)
 
 

@@ -92,7 +92,9 @@ class AgentSession:
             wanted = self._steps[self.turn].tool
             called = [call["function"]["name"] for call in message.get("tool_calls", ())]
             if called != [wanted]:
-                raise MainstemError(f"turn {self.turn}: the reply was to call {wanted}, but called {called or 'nothing'}")
+                raise MainstemError(
+                    f"turn {self.turn}: the reply was to call {wanted}, but called {called or 'nothing'}"
+                )
         self.messages.append(dict(message))
 
     def _message(self, step: Step, lines: int) -> Message:
