@@ -211,9 +211,9 @@ def _print_summary(console: Console, turns: Sequence[TurnReport], summary: Summa
         console.print(f"{name:<21} [bold green]{value:>7}[/]  {detail}")
     if summary.unsteadiness > UNSTEADY:
         console.print(
-            f"\n[yellow]Other work took this machine's cores: without the cache, a token took up to "
-            f"{summary.unsteadiness:.1f} times\nas long in one turn as in another. The times are not to be trusted; "
-            "the token counts are.[/]"
+            f"\n[yellow]Other work took this machine's cores: without the cache, a token took up\n"
+            f"to {summary.unsteadiness:.1f} times as long in one turn as in another. The times are not to be\n"
+            "trusted; the token counts are.[/]"
         )
     console.print()
     print_chart(console, turns)
