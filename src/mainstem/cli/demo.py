@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 SUMMARY = "watch a ten-turn agent session, with the prefix cache and without"
 DESCRIPTION = """\
 Loads the model, serves it on a free local port, and plays a ten-turn
-coding-agent session with tools through HTTP. Every turn is asked twice, with the prefix
-cache and without, and each row says what that cost. Takes one to two minutes
-on two cores.
+coding-agent session with tools through HTTP. Every turn is asked twice, with
+the prefix cache and without, and each row says what that cost. Takes one to
+two minutes on two cores.
 """
 
 # Enough for the longest call that the tools allow, should each character be a token.
@@ -211,7 +211,7 @@ def _print_summary(console: Console, turns: Sequence[TurnReport], summary: Summa
         console.print(f"{name:<21} [bold green]{value:>7}[/]  {detail}")
     if summary.unsteadiness > UNSTEADY:
         console.print(
-            f"\n[yellow]Other work took this machine's cores: without the cache, a token took up\n"
+            "\n[yellow]Other work took this machine's cores: without the cache, a token took up\n"
             f"to {summary.unsteadiness:.1f} times as long in one turn as in another. The times are not to be\n"
             "trusted; the token counts are.[/]"
         )
