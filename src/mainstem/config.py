@@ -84,6 +84,10 @@ class EngineConfig:
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
         choices=("auto", "native", "torch"),
     )
+    canonical_tools: bool = setting(
+        True,
+        "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
+    )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
 
     def __post_init__(self) -> None:

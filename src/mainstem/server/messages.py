@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -85,7 +86,7 @@ def router(service: Service) -> APIRouter:
         body = await read_body(request, CountBody, limit=service.body_limit)
         service.check_model(body.model)
         namespace = namespace_of(None, tenant_of(request))
-        prompt = await encode_chat(service, read_conversation(body), namespace=namespace)
+        prompt = await encode_chat(service, replace(read_conversation(body), namespace=namespace))
         return JSONResponse({"input_tokens": len(prompt.ids)})
 
     return routes

@@ -18,7 +18,6 @@ from mainstem.server.errors import ApiError
 if TYPE_CHECKING:
     from mainstem.server.service import Service
     from mainstem.tokens import Conversation, KnownPrompt, Message, Tokenizer
-    from mainstem.tree import Namespace
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 T = TypeVar("T")
@@ -76,15 +75,13 @@ async def encode_chat(
     service: Service,
     conversation: Conversation,
     *,
-    namespace: Namespace = (),
     add_generation_prompt: bool = True,
 ) -> Prompt:
     """A conversation, rendered with the model's chat template, with the token ids that are known of it.
 
     Args:
         service: whose model it is for.
-        conversation: what was said.
-        namespace: whose history is used.
+        conversation: what was said, and in whose namespace.
         add_generation_prompt: end where a reply begins.
 
     Raises:
@@ -100,7 +97,7 @@ async def encode_chat(
 
     def work() -> Prompt:
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
-        known = history.encode(history.cut(text), namespace=namespace, meaning=meaning)
+        known = history.encode(history.cut(text), namespace=conversation.namespace, meaning=meaning)
         return Prompt(known.ids, known.text, known)
 
     return await _off_loop(characters, work)

@@ -94,10 +94,8 @@ async def _tokenize(service: Service, body: TokenizeBody, namespace: tuple[str, 
     if body.messages is None:
         special = body.add_special_tokens is not False
         return await encode_text(service, body.prompt or "", add_special_tokens=special, param="prompt")
-    conversation = Conversation(read_messages(body.messages), read_tools(body.tools))
-    prompt = await encode_chat(
-        service, conversation, namespace=namespace, add_generation_prompt=body.add_generation_prompt is not False
-    )
+    conversation = Conversation(read_messages(body.messages), read_tools(body.tools), namespace=namespace)
+    prompt = await encode_chat(service, conversation, add_generation_prompt=body.add_generation_prompt is not False)
     return prompt.ids
 
 

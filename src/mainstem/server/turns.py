@@ -57,15 +57,16 @@ async def prepare(service: Service, turn: Turn, *, namespace: Namespace = ()) ->
     Args:
         service: whose model is to reply.
         turn: what is asked for.
-        namespace: whose history the prompt may use.
+        namespace: whose turn it is, and whose history the prompt may use.
 
     Raises:
         InvalidRequest: when the tool choice does not fit the tools, or the prompt cannot be made.
         ApiError: when the conversation is far too long for the model.
     """
-    tools, choice = turn.conversation.tools, turn.choice
     _check_choice(turn)
-    prompt = await encode_chat(service, turn.conversation, namespace=namespace)
+    conversation = replace(turn.conversation, namespace=namespace)
+    tools, choice = service.engine.tokenizer.chat.offered(conversation.tools), turn.choice
+    prompt = await encode_chat(service, conversation)
     assert prompt.text is not None
     dialect = service.dialect
     reasoning = dialect.reasoning
