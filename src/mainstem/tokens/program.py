@@ -104,9 +104,12 @@ def program(source: str) -> TemplateProgram:
 
 
 def _loops(body: Sequence[nodes.Node]) -> Iterator[nodes.For]:
-    """Loops whose text goes straight into the prompt."""
+    """Loops whose text goes straight into the prompt.
+
+    One with an `else`, which jinja writes too if a loop breaks early, depends on how many messages it was run for.
+    """
     for node in body:
-        if isinstance(node, nodes.For) and node.test is None and not node.recursive:
+        if isinstance(node, nodes.For) and node.test is None and not node.recursive and not node.else_:
             yield node
         elif isinstance(node, nodes.If):
             yield from _loops([*node.body, *node.elif_, *node.else_])

@@ -257,8 +257,12 @@ class _Loop:
             self._record.points.append(_Point(run.size - self._record.start, run.read, values))
 
     def __iter__(self) -> Iterator[Any]:
-        for message in self.messages.rest(self.done):
+        rest = self.messages.rest(self.done)
+        while True:
             self.record()
+            message = next(rest, missing)
+            if message is missing:
+                return
             yield message
 
     def __len__(self) -> int:
