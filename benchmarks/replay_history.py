@@ -107,7 +107,7 @@ class _Replay:
         tokenizer, history = self._tokenizer, self._history
         rendered = tokenizer.render_chat(call.messages, tools=call.tools)
         names = [tool["function"]["name"] for tool in call.tools]
-        prompt = history.encode(history.cut(rendered), meaning=self._dialect.meaning(names))
+        prompt = history.encode(rendered, meaning=self._dialect.meaning(names))
         found = self._tree.match_prefix(prompt.ids).length
         expected = self._expected(call)
         ids, text = self._generated(call.reply)

@@ -1,4 +1,4 @@
-"""Rendering: the text is that of `transformers`, also where it goes on from an earlier prompt, which then costs little."""
+"""Rendering: the text is that of `transformers`, also where it goes on from an earlier prompt."""
 
 from __future__ import annotations
 
@@ -235,7 +235,8 @@ def test_a_prompt_that_goes_on_from_another_is_what_it_is_by_itself(data: st.Dat
         st.sampled_from(["system", "user", "assistant"]),
         st.sampled_from(["a", "b", "c", ""]),
     )
-    earlier, before = Rendered(""), []
+    earlier = Rendered("")
+    before: Messages = []
     for _ in range(4):
         kept = data.draw(st.integers(0, len(before)))
         messages: Messages = before[:kept] + data.draw(st.lists(message, min_size=0 if kept else 1, max_size=3))

@@ -97,7 +97,7 @@ async def encode_chat(
 
     def work() -> Prompt:
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
-        known = history.encode(history.cut(text), namespace=conversation.namespace, meaning=meaning)
+        known = history.encode(text, namespace=conversation.namespace, meaning=meaning)
         return Prompt(known.ids, known.text, known)
 
     return await _off_loop(characters, work)

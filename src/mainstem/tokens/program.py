@@ -26,7 +26,7 @@ LOOP_FILTER = "mainstem_loop"
 
 
 class Variables(Namespace):
-    """`namespace(...)` of a template, in which it keeps what changes. Names that begin with an underscore are refused."""
+    """`namespace(...)` of a template, where it keeps what changes. Names that begin with an underscore are refused."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         # Without a name of its own for `self`, which a template may use.
@@ -39,7 +39,6 @@ class Variables(Namespace):
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
         Namespace.__setitem__(self, name, value)
-
 
 
 class _Dict:
@@ -121,7 +120,10 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals.update(
-        raise_exception=_refuse, strftime_now=lambda text: datetime.now().strftime(text), dict=_Dict(), namespace=Variables
+        raise_exception=_refuse,
+        strftime_now=lambda text: datetime.now().strftime(text),
+        dict=_Dict(),
+        namespace=Variables,
     )
     return environment
 

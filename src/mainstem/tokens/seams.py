@@ -85,7 +85,7 @@ class Seams:
 
     def _holds(self) -> bool:
         """Whether parts are tokenized as the whole is, in a text that would show it."""
-        if not self._ids:
+        if not self._ids or any(a != b and a.startswith(b) for a in self._ids for b in self._ids):
             return False
         probe = "".join(f"{before}word {text}" for text in self._ids for before in ("a\n", "\n", " ", "  b", ""))
         parts = self.cut(probe + " c\n")
