@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from mainstem.config import EngineConfig
@@ -16,6 +16,7 @@ from mainstem.engine.history import new_history
 from mainstem.engine.outputs import EngineStats, RequestOutput
 from mainstem.engine.thread import EngineThread
 from mainstem.errors import EngineStopped, MainstemError
+from mainstem.explain import Origin, Record
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
 from mainstem.tree import Namespace, TokenArray
@@ -70,6 +71,11 @@ class AsyncEngine:
         """Whether new requests are taken: not once the engine shuts down, or has died."""
         return self._accepting and self._engine.alive
 
+    @property
+    def died(self) -> bool:
+        """Whether an error has ended the engine, so that nothing is computed any more."""
+        return self._engine.died
+
     async def shutdown(self, drain_s: float) -> None:
         """Take no new request, let running ones go on for `drain_s` seconds, abort the rest, end the thread."""
         self._accepting = False
@@ -86,7 +92,7 @@ class AsyncEngine:
         params: SamplingParams,
         *,
         namespace: Namespace = (),
-        request_id: str | None = None,  # noqa: ARG002 - callers name their requests; the engine's records will use it
+        origin: Origin | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of all `params.n` replies, interleaved, until each has ended.
 
@@ -103,7 +109,7 @@ class AsyncEngine:
         constraint = None
         if params.grammar is not None:
             constraint = await asyncio.get_running_loop().run_in_executor(self._compilers, core.constrain, params)
-        if not self.accepting:
+        if not self.accepting and not self.died:  # one that died says so itself
             raise EngineStopped("the engine is shutting down and takes no new requests")
         box = _Mailbox()
         arrival = time.perf_counter()
@@ -115,7 +121,15 @@ class AsyncEngine:
         def submit() -> None:
             try:
                 ids.extend(
-                    core.submit(prompt, params, deliver, namespace=namespace, arrival=arrival, constraint=constraint)
+                    core.submit(
+                        prompt,
+                        params,
+                        deliver,
+                        namespace=namespace,
+                        arrival=arrival,
+                        constraint=constraint,
+                        origin=origin,
+                    )
                 )
             except MainstemError as error:
                 deliver(error)
@@ -136,9 +150,20 @@ class AsyncEngine:
             if left:
                 self._engine.send(lambda: core.abort(ids))
 
-    async def reset_cache(self) -> int:
-        """Forget every cached token that no running request uses; returns how many."""
-        return await asyncio.wrap_future(self._engine.ask(self._engine.core.reset_cache))
+    async def reset_cache(self, tenant: Namespace | None = None) -> int:
+        """Forget every cached token that no running request uses, or only those of a tenant; returns how many."""
+        return await asyncio.wrap_future(self._engine.ask(lambda: self._engine.core.reset_cache(tenant)))
+
+    async def declare_public(self, tokens: TokenArray, namespace: Namespace) -> None:
+        """Let all tenants share a prefix, and compute it if it is not cached: see `PrefixCache.declare_public`."""
+        cache = self._engine.core.cache
+        await asyncio.wrap_future(self._engine.ask(lambda: cache.declare_public(tokens, namespace)))
+        async for _ in self.generate(tokens, SamplingParams(max_tokens=1, temperature=0), namespace=namespace):
+            pass
+
+    def tokens_by_tenant(self) -> dict[Namespace, int]:
+        """How many cached tokens each tenant holds, at some moment."""
+        return self._engine.core.cache.tokens_by_tenant()
 
     async def check_integrity(self) -> None:
         """Verify every invariant between two steps.
@@ -147,6 +172,24 @@ class AsyncEngine:
             AssertionError: naming the broken one.
         """
         await asyncio.wrap_future(self._engine.ask(self._engine.core.check_integrity))
+
+    def records_of(self, request_id: str) -> list[Record]:
+        """What is remembered of a request, one record a reply, oldest first; none if nothing is."""
+        recorder = self._engine.core.recorder
+        return [] if recorder is None else recorder.of(request_id)
+
+    async def latest_record(self, accept: Callable[[Record], bool]) -> Record | None:
+        """The youngest record that is accepted."""
+        recorder = self._engine.core.recorder
+        if recorder is None:
+            return None
+        return await asyncio.wrap_future(self._engine.ask(lambda: recorder.latest(accept)))
+
+    async def tokens_of(self, record: Record) -> TokenArray:
+        """All tokens of a request, with those of its reply if it has ended; none if it is not remembered any more."""
+        recorder = self._engine.core.recorder
+        assert recorder is not None
+        return await asyncio.wrap_future(self._engine.ask(lambda: recorder.tokens_of(record)))
 
     def stats(self) -> EngineStats:
         """The engine's counts after its latest step."""
