@@ -88,7 +88,7 @@ async def encode_chat(
         InvalidRequest: when the template cannot render it.
         ApiError: when the conversation is far too long for the model.
     """
-    characters = _characters([_said(message) for message in conversation.messages])
+    characters = sum(map(_said, conversation.messages))
     characters += _characters([tool.definition() for tool in conversation.tools])
     _check_characters(service, characters, "messages")
     tokenizer: Tokenizer = service.engine.tokenizer
@@ -97,7 +97,7 @@ async def encode_chat(
 
     def work() -> Prompt:
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
-        known = history.encode(history.cut(text), namespace=conversation.namespace, meaning=meaning)
+        known = history.encode(text, namespace=conversation.namespace, meaning=meaning)
         return Prompt(known.ids, known.text, known)
 
     return await off_loop(characters, work)
@@ -171,8 +171,12 @@ async def off_loop(size: int, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if size > THREAD_CHARACTERS else work()
 
 
-def _said(message: Message) -> list[Any]:
-    return [message.parts, message.reasoning or "", [(call.name, call.arguments) for call in message.tool_calls]]
+def _said(message: Message) -> int:
+    """Characters of a message."""
+    count = sum(map(len, message.parts)) + len(message.reasoning or "")
+    for call in message.tool_calls:
+        count += len(call.name) + len(call.arguments)
+    return count
 
 
 def _characters(value: Any) -> int:
