@@ -21,8 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +83,13 @@ class Soaked(NamedTuple):
 
 
 def soak(
-    folder: Path, *, seconds: float, seed: int = 0, clients: int = 12, model: str | None = None, check_every_s: float = 5
+    folder: Path,
+    *,
+    seconds: float,
+    seed: int = 0,
+    clients: int = 12,
+    model: str | None = None,
+    check_every_s: float = 5,
 ) -> Soaked:
     """Serve random clients for some time.
 
@@ -103,18 +109,15 @@ def soak(
         share_after=3,
         device="cpu",
     )
-    served = ServerConfig(
-        port=0, drain_seconds=0, served_model_name=MODEL, api_key_file=str(keys), stored_responses=20
-    )
+    served = ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL, api_key_file=str(keys), stored_responses=20)
     engine = AsyncEngine.load(config)
     with _log() as logged, BackgroundServer(engine, served) as server:
         command = [sys.executable, "-m", "benchmarks.soak_clients", server.url, "--model", MODEL]
         command += ["--seconds", str(seconds), "--seed", str(seed), "--clients", str(clients)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        samples, broken = _watch(engine, process, check_every_s)
-        assert process.stdout is not None
-        said = process.stdout.read()
-        broken += ["the clients ended with an error"] if process.wait() else []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            samples, broken = _watch(engine, process, check_every_s)
+            said, _ = process.communicate()
+        broken += ["the clients ended with an error"] if process.returncode else []
         broken += _at_rest(engine)
         stats = engine.stats()
     broken += [f"logged: {line}" for line in logged[:10]]

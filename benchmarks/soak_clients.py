@@ -2,10 +2,11 @@
 
     python -m benchmarks.soak_clients URL --model NAME --seconds 60 --seed 0
 
-A client belongs to a tenant, and does one thing after another: conversations that grow until they are too long, over all
-APIs, streamed or not, with tools, forced calls, JSON schemas and wishes of what to keep; prompts of token ids with common
-beginnings; requests that it leaves in the middle, or half sent; prompts and bodies that are too long; wrong keys, models
-and values; resets of the cache. Every request must be answered in full, or refused with a reason that is expected of it.
+A client belongs to a tenant, and does one thing after another: conversations that grow until they are too long, over
+all APIs, streamed or not, with tools, forced calls, JSON schemas and wishes of what to keep; prompts of token ids that
+begin alike; requests that it leaves in the middle, or half sent; prompts and bodies that are too long; wrong keys,
+models and values; resets of the cache. Every request must be answered in full, or refused with a reason that is
+expected of it.
 Writes what happened as JSON to its standard output. Knows HTTP, and nothing of the engine.
 """
 
@@ -19,15 +20,39 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import httpx
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 TENANTS = {"alice": "alice-key", "bob": "bob-key", "carol": "carol-key", "root": "root-key"}
 OPERATOR = "root"
-TOO_LONG = {(400, "context_length_exceeded")}
-WORDS = "the river runs to the sea and gives it back as rain, again and again; def main() -> int: return 0 🌳".split()
+Refusals: TypeAlias = "set[tuple[int, str | None]]"
+TOO_LONG: Refusals = {(400, "context_length_exceeded")}
+WORDS = [
+    "the",
+    "river",
+    "runs",
+    "to",
+    "the",
+    "sea",
+    "and",
+    "gives",
+    "it",
+    "back",
+    "as",
+    "rain,",
+    "again",
+    "and",
+    "again;",
+    "def",
+    "main()",
+    "->",
+    "int:",
+    "return",
+    "0",
+    "🌳",
+]
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"answer": {"enum": ["yes", "no"]}, "sure": {"type": "boolean"}},
@@ -133,11 +158,12 @@ class Client:
         reply = await self._ask("chat", "/v1/chat/completions", body, TOO_LONG if len(self._chat) > 2 else set())
         if reply is None or rng.random() < 0.1:
             self._chat = []
-        elif "choices" in reply and reply["choices"]:
+        elif reply.get("choices"):
             said = reply["choices"][0]["message"]
             self._chat.append(said)
             self._chat += [
-                {"role": "tool", "tool_call_id": call["id"], "content": "sunny"} for call in said.get("tool_calls") or ()
+                {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
+                for call in said.get("tool_calls") or ()
             ]
         else:  # streamed: it goes on from what it takes to be the reply
             self._chat.append({"role": "assistant", "content": self._text(3, 12)})
@@ -173,7 +199,7 @@ class Client:
         }
         if rng.random() < 0.3:
             body |= {"tools": MESSAGES_TOOLS, "tool_choice": {"type": rng.choice(["auto", "any"])}}
-        too_long = {(400, None)} if len(self._messages) > 2 else set()
+        too_long: Refusals = {(400, None)} if len(self._messages) > 2 else set()
         reply = await self._ask("messages", "/v1/messages", body, too_long)
         if reply is None or rng.random() < 0.1:
             self._messages = []
@@ -182,10 +208,10 @@ class Client:
 
     async def _next_response(self) -> None:
         body: dict[str, Any] = {**self._common(limit="max_output_tokens"), "input": self._text(3, 60)}
-        expected = TOO_LONG if self._response_id else set()
+        expected: Refusals = set()
         if self._response_id:
-            # The server keeps few of them.
-            body["previous_response_id"], expected = self._response_id, expected | {(404, None), (400, None)}
+            # It grows, and the server keeps few of them.
+            body["previous_response_id"], expected = self._response_id, {(404, None), (400, None)}
         else:
             body["instructions"] = self._rng.choice(SYSTEMS)
         reply = await self._ask("responses", "/v1/responses", body, expected)
@@ -199,7 +225,7 @@ class Client:
         root = [rng.randrange(3), *range(3, 3 + rng.choice([0, 100, 300]))]
         prompt: Any = root + [rng.randrange(3, 400) for _ in range(rng.choice([1, 50, 400]))]
         if rng.random() < 0.2:
-            prompt = [prompt, root + [7], self._rng.choices(range(3, 400), k=30)]
+            prompt = [prompt, [*root, 7], self._rng.choices(range(3, 400), k=30)]
         body: dict[str, Any] = {"prompt": prompt, **self._common(), **self._wishes()}
         if rng.random() < 0.2:
             body |= {"n": 2, "best_of": 3, "logprobs": 1, "stream": False}
@@ -285,7 +311,7 @@ class Client:
         action: str,
         path: str,
         body: dict[str, Any],
-        expected: set[tuple[int, str | None]],
+        expected: Refusals,
         *,
         key: str | None = None,
         must_fail: bool = False,
@@ -306,12 +332,11 @@ class Client:
         seconds = time.perf_counter() - begin
         if status == 200 and not must_fail:
             return self._answered(action, body, response.headers, text, seconds)
-        error = json.loads(text).get("error", {})
-        code, reason = error.get("code"), error.get("message", "")
-        if (status, code) in expected or (status, None) in expected:
-            if len(reason) > 10:
-                self._record.note(action, f"{status} {code or error.get('type')}", seconds)
-                return None
+        refusal = json.loads(text).get("error", {})
+        code, reason = refusal.get("code"), refusal.get("message", "")
+        if {(status, code), (status, None)} & expected and len(reason) > 10:
+            self._record.note(action, f"{status} {code or refusal.get('type')}", seconds)
+            return None
         self._record.fault(action, status, text)
         return None
 
@@ -384,9 +409,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clients", type=int, default=12)
     arguments = parser.parse_args()
-    record = asyncio.run(
-        soak(arguments.url, arguments.model, arguments.seconds, arguments.seed, arguments.clients)
-    )
+    record = asyncio.run(soak(arguments.url, arguments.model, arguments.seconds, arguments.seed, arguments.clients))
     json.dump(record.as_json(), sys.stdout)
     return 0
 
