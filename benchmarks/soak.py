@@ -7,7 +7,8 @@ thousand slots, so that requests wait for room, are preempted and evict one anot
 `benchmarks.soak_clients`, in a process of their own, so that the memory measured here is the server's. What the server
 remembers of conversations is bounded tightly, so that it is full early. Every few seconds the whole tree is verified
 between two steps. The command fails when a request was not answered in full or refused for an expected reason, when an
-invariant is broken, when slots are held at the end, or, in a run of ten minutes or more, when memory goes on growing after the first third of it.
+invariant is broken, when slots are held at the end, or, in a run of ten minutes or more, when memory goes on growing
+after the first third of it.
 """
 
 from __future__ import annotations

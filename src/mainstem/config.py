@@ -14,6 +14,10 @@ from mainstem.errors import ConfigError, ConflictingSettings
 # Tokens in a block of the block-hash prefix cache; vLLM's default.
 BLOCK_SIZE = 16
 
+# Where drafts of speculative decoding may come from, and most of them a request in one step.
+DRAFT_SOURCES = ("tree", "ngram")
+MAX_DRAFT = 32
+
 # More tokens a step or requests at once than any machine has memory for.
 MAX_COUNT = 1_000_000
 
@@ -41,6 +45,18 @@ class EngineConfig:
         "auto",
         "number type of weights and KV; auto is float32 on a CPU, where it makes a cache hit give the same greedy text "
         "as a miss, and the model's own type on a GPU",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    weights: str = setting(
+        "auto",
+        "number type that the native extension keeps the weights of linear layers in, computing in float32 all the "
+        "same; auto is --dtype (docs/precision.md)",
+        choices=("auto", "float32", "bfloat16", "float16", "int8"),
+    )
+    kv_dtype: str = setting(
+        "auto",
+        "number type that the native extension keeps keys and values in, computing in float32 all the same; auto is "
+        "--dtype (docs/precision.md)",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     device: str = setting("auto", "auto takes CUDA when torch has it (not yet tested), else the CPU", metavar="DEVICE")
@@ -94,11 +110,29 @@ class EngineConfig:
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
         choices=("auto", "native", "torch"),
     )
+    explain_records: int = setting(
+        1000,
+        "how many requests are remembered, to say why tokens of a prompt were not cached; 0 remembers none",
+        metavar="COUNT",
+    )
     canonical_tools: bool = setting(
         True,
         "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
     )
+    deterministic: str = setting(
+        "auto",
+        "on refuses to start where a cache hit, or who else is served, could change a bit of a reply: without the "
+        "native extension, or with a model outside of the Llama family; auto starts anyway",
+        choices=("auto", "on"),
+    )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
+    speculate: str = setting(
+        "off",
+        "guess what replies say next and check several tokens in one step, where that pays: tree takes what the prefix "
+        "cache knows to follow, ngram what followed the same words in the context; tree,ngram both; off neither",
+        metavar="SOURCES",
+    )
+    max_draft: int = setting(8, "most tokens that --speculate guesses for a request in one step", metavar="TOKENS")
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -107,6 +141,8 @@ class EngineConfig:
         for name in ("max_num_batched_tokens", "max_num_seqs"):
             if not 1 <= getattr(self, name) <= MAX_COUNT:
                 raise ConfigError(f"{name} must be between 1 and {MAX_COUNT}, got {getattr(self, name)}")
+        if not 0 <= self.explain_records <= MAX_COUNT:
+            raise ConfigError(f"explain_records must be between 0 and {MAX_COUNT}, got {self.explain_records}")
         if not 0.0 < self.tenant_quota <= 1.0:
             raise ConfigError(f"tenant_quota must be above 0 and at most 1, got {self.tenant_quota}")
         if self.share_after < 0 or self.share_after in (1, 2):
@@ -117,6 +153,12 @@ class EngineConfig:
                 raise ConflictingSettings(f"{name} is for prefix_cache radix, but that is {self.prefix_cache}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len must be at least 2, got {self.max_model_len}")
+        if self.speculate != "off" and not set(self.draft_sources) <= set(DRAFT_SOURCES):
+            raise ConfigError(
+                f"speculate must be off, {', '.join(DRAFT_SOURCES)} or tree,ngram, got '{self.speculate}'"
+            )
+        if not 1 <= self.max_draft <= MAX_DRAFT:
+            raise ConfigError(f"max_draft must be between 1 and {MAX_DRAFT}, got {self.max_draft}")
         if self.kv_memory is not None:
             parse_size(self.kv_memory)
         if not 0 <= self.history_entries <= 100 * MAX_COUNT:
@@ -128,6 +170,11 @@ class EngineConfig:
             raise ConflictingSettings(
                 f"block_size is for prefix_cache block-hash, but that is {self.prefix_cache}; change it or leave it out"
             )
+
+    @property
+    def draft_sources(self) -> tuple[str, ...]:
+        """Where drafts come from; nowhere when speculation is off."""
+        return () if self.speculate == "off" else tuple(part.strip() for part in self.speculate.split(","))
 
     @property
     def page_size(self) -> int:

@@ -21,10 +21,13 @@ from mainstem.engine.lease import Lease
 from mainstem.engine.outputs import EngineStats, RequestOutput, StepTimes
 from mainstem.engine.reply import Reply, Sink
 from mainstem.engine.scoring import Scoring
+from mainstem.engine.speculation import Speculation, follow
 from mainstem.errors import EngineDied, EngineFailed, InvalidRequest, MainstemError
+from mainstem.explain import Origin, Recorder
 from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample, token_logprobs
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput
+from mainstem.speculation import DraftTree
 from mainstem.tokens import Tokenizer
 from mainstem.tokens.grammar import Constraint, GrammarCompiler
 from mainstem.tree import Namespace, PrefixCache, TokenArray, namespace_key
@@ -49,6 +52,8 @@ class EngineCore:
         cache: the prefix cache.
         scheduler: over the same cache.
         cascade: read shared prefixes once a step instead of once a row.
+        recorder: notes why tokens were not cached; it becomes the scheduler's observer.
+        speculation: what drafts tokens, over the same scheduler; None for nothing.
     """
 
     def __init__(
@@ -59,12 +64,18 @@ class EngineCore:
         scheduler: Scheduler,
         *,
         cascade: bool = True,
+        recorder: Recorder | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
+        self.recorder = recorder
+        if recorder is not None:
+            scheduler.observer = recorder
         self.runner = runner
         self.tokenizer = tokenizer
         self.cache = cache
         self.scheduler = scheduler
         self.cascade = cascade
+        self.speculation = speculation
         self.max_model_len = scheduler.max_model_len
         self._replies: dict[str, Reply] = {}
         self._scorings: dict[str, Scoring] = {}
@@ -73,6 +84,8 @@ class EngineCore:
         self._finished = 0
         self._aborted = 0
         self._generated_tokens = 0
+        self._drafted_tokens = 0
+        self._accepted_tokens = 0
         self.times = StepTimes()
         self._context_tokens = 0
         self._peak_kv_tokens = 0
@@ -144,6 +157,7 @@ class EngineCore:
         recorded: TokenArray | None = None,
         lease: Lease | None = None,
         constraint: Constraint | None = None,
+        origin: Origin | None = None,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
 
@@ -158,6 +172,7 @@ class EngineCore:
                 else; how `params` would end it does not count.
             lease: for a single reply, gets the lock on all that was computed if the reply ends of itself.
             constraint: what `constrain` made of these parameters; by default it is made here.
+            origin: where the prompt came from, for its record.
 
         Raises:
             as `check` and `constrain`; InvalidRequest too when a recorded reply cannot be taken as it is. Nothing is
@@ -173,7 +188,15 @@ class EngineCore:
         for index in range(params.n):
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
-            request = Request(request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived)
+            request = Request(
+                request_id,
+                prompt,
+                params,
+                max_tokens=wanted,
+                namespace=namespace,
+                arrival=arrived,
+                origin=origin,
+            )
             reply = Reply(
                 request,
                 index,
@@ -278,11 +301,13 @@ class EngineCore:
         times.other_cpu_s += time.thread_time() - cpu
 
     def _step(self) -> None:
+        started = time.perf_counter()
         output = self.scheduler.schedule()
         if not output.scheduled:
             self._refuse_first()
             return
-        packed = pack(output, cascade=self.cascade)
+        drafts = self.speculation.propose(output) if self.speculation else {}
+        packed = pack(output, drafts, cascade=self.cascade)
         replies = [self._replies[source.request.id] for source in output.sources]
         rows = [reply.sample_row(row) for reply, row in zip(replies, packed.source_rows, strict=True)]
         logits, sampled = self._compute(packed.batch, rows)
@@ -299,14 +324,20 @@ class EngineCore:
         self._steps += 1
         self._note_peaks()
         now = time.perf_counter()
+        if self.recorder is not None:
+            self.recorder.stepped(output, now - started)
         for request, error in failed.items():
             if request not in requeued:
                 self._fail(request, EngineFailed(error))
-        for reply, result in zip(replies, sampled, strict=True):
+        said: dict[Request, tuple[int, ...]] = {}
+        for reply, result, source in zip(replies, sampled, output.sources, strict=True):
             if reply.request in failed:
                 continue
             news = reply.push(result.token_id, result.logprobs, now)
-            self._generated_tokens += 1
+            if source.entry in drafts:
+                news = self._follow(reply, news, drafts[source.entry], logits, packed.draft_rows[source.entry])
+            said[reply.request] = news.token_ids
+            self._generated_tokens += len(news.token_ids)
             self._tell(reply, news)
         for (request, *_), logprobs in zip(output.scored, scores, strict=True):
             if request not in failed and request not in requeued:
@@ -315,6 +346,21 @@ class EngineCore:
                 if news.finish_reason is not None and not len(scoring.continuation):
                     self._context_tokens += request.num_prompt
                 self._tell(scoring, news)
+        if self.speculation:
+            self.speculation.learn(said, time.perf_counter() - started)
+
+    def _follow(
+        self, reply: Reply, news: RequestOutput, draft: DraftTree, logits: torch.Tensor, rows: Sequence[int]
+    ) -> RequestOutput:
+        """Let a reply go on through its drafts; the time that takes is the model's, as all sampling is."""
+        started, cpu = time.perf_counter(), time.thread_time()
+        followed = follow(reply, news, draft, logits, rows, started)
+        self.times.model_s += time.perf_counter() - started
+        self.times.other_cpu_s -= time.thread_time() - cpu
+        self.scheduler.accept(reply.request, followed.nodes)
+        self._drafted_tokens += len(draft.tokens)
+        self._accepted_tokens += len(followed.nodes)
+        return followed.news._replace(usage=reply.usage())
 
     def _compute(self, batch: StepBatch, rows: list[SampleRow]) -> _Computed:
         """Run the model and sample; the time that takes is the model's, all other time of a step the engine's own."""
@@ -395,6 +441,9 @@ class EngineCore:
             peak_unshared_tokens=self._peak_unshared_tokens,
             masks=self._masks,
             mask_seconds=self._mask_seconds,
+            misses={} if self.recorder is None else dict(self.recorder.counts),
+            drafted_tokens=self._drafted_tokens,
+            accepted_tokens=self._accepted_tokens,
         )
 
     def reset_cache(self, tenant: Namespace | None = None) -> int:

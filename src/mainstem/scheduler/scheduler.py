@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import NamedTuple
 
 from mainstem.errors import OutOfSlots, PromptTooLong
 from mainstem.pages import SlotArray
+from mainstem.scheduler.observer import SchedulerObserver
 from mainstem.scheduler.request import Request, RequestState
 from mainstem.tree import PrefixCache, PrefixHandle, Reuse, common_length
 
@@ -110,6 +111,9 @@ class Scheduler:
         max_num_seqs: most requests running at once.
         max_model_len: longest prompt plus reply.
         clock: seconds, for the time of admission.
+
+    Attributes:
+        observer: is told who is admitted and who leaves.
     """
 
     def __init__(
@@ -132,6 +136,7 @@ class Scheduler:
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
+        self.observer = SchedulerObserver()
         self._clock = clock
         self._orders = count()
         # Of the step that is under way: requests that joined it relying on tokens that others compute in it, and the
@@ -166,6 +171,7 @@ class Scheduler:
         """Take a request out, at any moment between two steps; what it computed stays in the prefix cache."""
         if request.state is RequestState.FINISHED:
             return
+        self.observer.finished(request)
         if request.state is RequestState.WAITING:
             self.waiting.remove(request)
         else:
@@ -253,6 +259,30 @@ class Scheduler:
                 self._store(request, request.num_computed)
         self._end_step()
         return requeued
+
+    def reserve_ahead(self, request: Request, num_slots: int) -> int:
+        """Slots that a scheduled request has beyond this step's token, `num_slots` or more if they can be had.
+
+        They are slots of later tokens of its reply, and other requests get them back when they need them.
+        """
+        left = request.num_prompt + request.max_tokens - len(request.table)
+        have = len(request.table) - request.num_computed - 1
+        if have < num_slots and left > 0 and self._reserve(request, min(DECODE_RESERVATION, left)):
+            have = len(request.table) - request.num_computed - 1
+        return max(have, 0)
+
+    def accept(self, request: Request, nodes: Sequence[int]) -> None:
+        """After `commit`: of the tokens whose KV the step wrote to the slots after its own, these are the request's.
+
+        Args:
+            request: its tokens include them.
+            nodes: for each of the next tokens, its place among those slots, rising.
+        """
+        if nodes and nodes[-1] >= len(nodes):
+            others = sorted(set(range(nodes[-1] + 1)).difference(nodes))
+            request.table.reorder(request.num_computed, [*nodes, *others])
+        request.num_computed += len(nodes)
+        request.num_accepted += len(nodes)
 
     def rollback(self) -> None:
         """The step has failed: nothing of it was computed.
@@ -397,6 +427,7 @@ class Scheduler:
         if room.available < room.needed + headroom or not _rows_left(request, output):
             return 0
         self._start(request, donor)
+        self.observer.needs_room(request)
         request.table.append(self.cache.allocate(room.needed, after=request.table.last, namespace=request.namespace))
         num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
@@ -429,6 +460,7 @@ class Scheduler:
             request.num_cached = request.num_computed
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
+            self.observer.admitted(request, self.running)
         request.common_lengths.clear()
         self.waiting.remove(request)
         request.state = RequestState.RUNNING
@@ -453,6 +485,7 @@ class Scheduler:
         return True
 
     def _reserve(self, request: Request, num_slots: int) -> bool:
+        self.observer.needs_room(request)
         try:
             request.table.append(
                 self.cache.allocate(self._whole_pages(num_slots), after=request.table.last, namespace=request.namespace)

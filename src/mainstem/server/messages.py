@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import SamplingParams
 from mainstem.server.auth import tenant_of
+from mainstem.server.diagnostics import anthropic_diagnostics, origin_of, usage_sibling
 from mainstem.server.errors import to_api_error
 from mainstem.server.generation import Generation, Part
 from mainstem.server.openapi import takes
@@ -30,8 +31,8 @@ from mainstem.server.service import Service
 from mainstem.server.streaming import event
 from mainstem.server.turns import ReadyTurn, Turn, naming_schema, prepare
 from mainstem.server.validation import Body, read_body
-from mainstem.tokens import Conversation, Message, Tool, ToolCall
-from mainstem.tokens.chat import read_function, read_part, read_parts, refuse
+from mainstem.tokens import Conversation
+from mainstem.tokens.anthropic import read_messages, read_tools
 from mainstem.tools import Call, Reasoning, Segment, Text, ToolChoice
 
 # Clients send thoughts back only with a signature; ours says nothing, because there is nothing to prove.
@@ -60,6 +61,7 @@ class MessagesBody(CountBody):
     stream: bool | None = None
     output_config: dict[str, Any] | None = None
     cache_salt: str | None = None
+    diagnostics: Any = None
     seed: int | None = None
     mcp_servers: Any = None
     container: Any = None
@@ -79,7 +81,10 @@ def router(service: Service) -> APIRouter:
         ready = await prepare(service, turn, namespace=namespace)
         writer = MessageWriter(service, body, ready)
         with naming_schema(turn, schema_param="output_config.format.schema"):
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id)
+            origin = origin_of(
+                request, writer.id, conversation=turn.conversation, compare_with=_previous_message(body.diagnostics)
+            )
+            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, origin=origin)
             return await send(request, generation, writer, stream=bool(body.stream))
 
     @routes.post("/v1/messages/count_tokens", openapi_extra=takes(CountBody))
@@ -123,16 +128,11 @@ def read_conversation(body: CountBody) -> Conversation:
     Raises:
         InvalidRequest: naming what is wrong with one.
     """
-    if not body.messages:
-        raise InvalidRequest("messages must have at least one message", param="messages")
-    system = read_parts("system", body.system)
-    messages = [Message(role="system", parts=system)] if any(system) else []
-    for i, message in enumerate(body.messages):
-        messages += _messages(f"messages[{i}]", message)
-    tools = tuple(_tool(f"tools[{i}]", tool) for i, tool in enumerate(body.tools or ()))
+    messages = tuple(placed.message for placed in read_messages(body.system, body.messages))
     last = messages[-1]
     # The reply goes on with what the client put into the model's mouth.
-    return Conversation(tuple(messages), tools, continues_last=last.role == "assistant" and not last.tool_calls)
+    continues = last.role == "assistant" and not last.tool_calls
+    return Conversation(messages, read_tools(body.tools), continues_last=continues)
 
 
 class MessageWriter(ReplyWriter):
@@ -184,6 +184,7 @@ class MessageWriter(ReplyWriter):
             "model": self._service.model_name,
             "content": [],
             "container": None,
+            "diagnostics": anthropic_diagnostics(generation.origin, generation.diagnoses),
             "stop_details": None,
             "usage": {
                 **self._usage(generation),
@@ -204,6 +205,7 @@ class MessageWriter(ReplyWriter):
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": {"thinking_tokens": self._reader.reasoning_tokens},
             "server_tool_use": None,
+            **usage_sibling(generation.diagnoses),
         }
 
     def _ending(self, last: Part, generation: Generation) -> dict[str, Any]:
@@ -299,52 +301,6 @@ def _empty_block(segment: Segment) -> dict[str, Any]:
             }
 
 
-def _messages(where: str, message: Mapping[str, Any]) -> list[Message]:
-    """One message of Anthropic's as ours: results of tools are messages of their own, before what the user says."""
-    role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant", "system"):
-        refuse(f"{where}.role", f"must be user or assistant, got {role!r}")
-    if isinstance(content, str):
-        return [Message(role=role, parts=(content,))]
-    if not isinstance(content, list):
-        refuse(f"{where}.content", "must be a string or a list of blocks")
-    results: list[Message] = []
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[ToolCall] = []
-    for i, block in enumerate(content):
-        place = f"{where}.content[{i}]"
-        match block:
-            case {"type": "tool_use"} if role == "assistant":
-                calls.append(_tool_use(place, block))
-            case {"type": "thinking", "thinking": str() as thought} if role == "assistant":
-                thoughts.append(thought)
-            case {"type": "redacted_thinking"} if role == "assistant":
-                pass
-            case {"type": "tool_result", "tool_use_id": str() as call_id} if role == "user":
-                parts = read_parts(f"{place}.content", block.get("content"))
-                results.append(Message(role="tool", parts=parts, tool_call_id=call_id))
-            case _:
-                texts.append(read_part(place, block))
-    said = Message(
-        role=role, parts=tuple(texts), reasoning="\n".join(thoughts) if thoughts else None, tool_calls=tuple(calls)
-    )
-    return [*results, said] if texts or thoughts or calls or not results else results
-
-
-def _tool_use(where: str, block: Mapping[str, Any]) -> ToolCall:
-    match block:
-        case {"id": str() as call_id, "name": str() as name, "input": dict() as arguments}:
-            return ToolCall(call_id, name, json.dumps(arguments, ensure_ascii=False))
-    raise InvalidRequest(f"{where} must have an id, a name, and an input that is an object", param=where)
-
-
-def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
-    if tool.get("type") not in (None, "custom"):
-        refuse(f"{where}.type", f"is {tool['type']!r}; only tools that the client runs are supported")
-    return read_function(where, tool, schema="input_schema")
-
-
 def _tool_choice(value: Any) -> ToolChoice:
     match value:
         case None:
@@ -357,6 +313,10 @@ def _tool_choice(value: Any) -> ToolChoice:
     raise InvalidRequest(
         "tool_choice must be an object whose type is 'auto', 'any', 'none', or 'tool' with a name", param="tool_choice"
     )
+
+
+def _previous_message(diagnostics: Any) -> Any:
+    return diagnostics.get("previous_message_id") if isinstance(diagnostics, dict) else None
 
 
 def _schema(output_config: dict[str, Any] | None) -> Mapping[str, Any] | None:

@@ -107,6 +107,8 @@ class _EngineCollector(Collector):
             ("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens),
             ("prefilled_tokens", "Prompt tokens that had to be computed.", stats.prefilled_tokens),
             ("generation_tokens", "Tokens generated.", stats.generated_tokens),
+            ("spec_decode_num_draft_tokens", "Tokens that were guessed and checked ahead.", stats.drafted_tokens),
+            ("spec_decode_num_accepted_tokens", "Tokens of replies that were guessed right.", stats.accepted_tokens),
             ("num_preemptions", "Times a running request gave up its memory to another.", stats.preemptions),
             ("grammar_masks", "Tokens that a grammar decided on, in finished replies.", stats.masks),
             ("grammar_mask_seconds", "Seconds that finding what a grammar allows took.", stats.mask_seconds),
@@ -117,6 +119,13 @@ class _EngineCollector(Collector):
             ),
         ):
             yield CounterMetricFamily(f"mainstem_{name}", help, value=total)
+        if stats.misses:
+            misses = CounterMetricFamily(
+                "mainstem_prefix_cache_misses", "Prompt tokens that were not cached, by cause.", labels=["cause"]
+            )
+            for cause, tokens in stats.misses.items():
+                misses.add_metric([cause.value], tokens)
+            yield misses
         yield GaugeMetricFamily("mainstem_num_requests_running", "Requests being computed.", value=stats.running)
         yield GaugeMetricFamily("mainstem_num_requests_waiting", "Requests in the queue.", value=stats.waiting)
         yield GaugeMetricFamily(

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS, SamplingParams
 from mainstem.server.auth import tenant_of
+from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
 from mainstem.server.openapi import takes
@@ -28,8 +29,8 @@ from mainstem.server.service import Service
 from mainstem.server.stored import StoredResponse
 from mainstem.server.turns import ANY_OBJECT, Turn, naming_schema, prepare
 from mainstem.server.validation import Body, read_body
-from mainstem.tokens import Conversation, Message, Tool, ToolCall
-from mainstem.tokens.chat import read_function, read_parts, refuse
+from mainstem.tokens import Conversation, Message
+from mainstem.tokens.responses import read_input, read_tools
 from mainstem.tools import ToolChoice
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
@@ -62,6 +63,7 @@ class ResponsesBody(Body):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: Any = None
     service_tier: str | None = None
     background: Any = None
     conversation: Any = None
@@ -82,7 +84,7 @@ def router(service: Service) -> APIRouter:
         service.check_model(body.model)
         tenant = tenant_of(request)
         earlier = _earlier(service, tenant, body.previous_response_id)
-        new = read_input(body.input)
+        new = tuple(placed.message for placed in read_input(body.input))
         turn = read_turn(service, body, (*earlier, *new))
         namespace = namespace_of(body.cache_salt, tenant)
         ready = await prepare(service, turn, namespace=namespace)
@@ -96,7 +98,14 @@ def router(service: Service) -> APIRouter:
 
         writer = ResponseWriter(service, _echo(body), ready, top_logprobs=_logprobs(body), keep=keep)
         with naming_schema(turn, schema_param="text.format.schema"):
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id)
+            origin = origin_of(
+                request,
+                writer.id,
+                conversation=turn.conversation,
+                key=body.prompt_cache_key,
+                compare_with=comparison_id(body.prompt_cache_options),
+            )
+            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, origin=origin)
             return await send(request, generation, writer, stream=bool(body.stream))
 
     @routes.get("/v1/responses/{response_id}")
@@ -148,81 +157,10 @@ def read_turn(service: Service, body: ResponsesBody, messages: tuple[Message, ..
         **given,
     )
     return Turn(
-        conversation=Conversation(messages, tuple(_tool(f"tools[{i}]", t) for i, t in enumerate(body.tools or ()))),
+        conversation=Conversation(messages, read_tools(body.tools)),
         params=params,
         choice=_tool_choice(body.tool_choice, parallel=body.parallel_tool_calls is not False),
         schema=_schema(body.text),
-    )
-
-
-def read_input(value: Any) -> tuple[Message, ...]:
-    """The messages in `input`: a text of the user's, or a list of items.
-
-    Items that belong to one turn of the assistant's (its thoughts, what it said and called) become one message.
-
-    Raises:
-        InvalidRequest: naming the item that is wrong, or not supported.
-    """
-    if isinstance(value, str):
-        return (Message(role="user", parts=(value,)),)
-    if not isinstance(value, list) or not value:
-        refuse("input", "must be a string or a list of at least one item")
-    messages: list[Message] = []
-    for i, item in enumerate(value):
-        message = _item(f"input[{i}]", item)
-        before = messages[-1] if messages else None
-        if before is not None and before.role == message.role == "assistant" and _goes_on(before, message):
-            messages[-1] = _merged(before, message)
-        else:
-            messages.append(message)
-    return tuple(messages)
-
-
-def _item(where: str, item: Any) -> Message:
-    if not isinstance(item, Mapping):
-        refuse(where, "must be an object")
-    match item:
-        case {"type": "function_call", "call_id": str() as call_id, "name": str() as name, "arguments": str() as text}:
-            return Message(role="assistant", tool_calls=(ToolCall(call_id, name, text),))
-        case {"type": "function_call_output", "call_id": str() as call_id, "output": output}:
-            return Message(role="tool", parts=read_parts(f"{where}.output", output), tool_call_id=call_id)
-        case {"type": "reasoning"}:
-            return Message(role="assistant", reasoning=_thoughts(item))
-        case {"role": "user" | "system" | "developer" | "assistant" as role} if item.get("type") in (None, "message"):
-            return Message(role=role, parts=read_parts(f"{where}.content", item.get("content")))
-    kind = item.get("type")
-    if kind in ("function_call", "function_call_output"):
-        refuse(where, f"is a {kind} that lacks a field, or has one of the wrong type")
-    raise InvalidRequest(
-        f"{where} has type {kind!r} and role {item.get('role')!r}; messages, function calls, their outputs and "
-        "reasoning are supported",
-        param=where,
-    )
-
-
-def _thoughts(item: Mapping[str, Any]) -> str | None:
-    """What a reasoning item says; its summary where it does not have the thoughts themselves."""
-    for key in ("content", "summary"):
-        parts = item.get(key)
-        if isinstance(parts, list) and parts:
-            texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
-            return "\n".join(text for text in texts if isinstance(text, str))
-    return None
-
-
-def _goes_on(before: Message, message: Message) -> bool:
-    """Whether a message is of the same turn as the one before: thoughts come first, then what is said, then calls."""
-    if message.reasoning is not None:
-        return False
-    return not (message.parts and (before.parts or before.tool_calls))
-
-
-def _merged(before: Message, message: Message) -> Message:
-    return Message(
-        role="assistant",
-        parts=before.parts + message.parts,
-        reasoning=before.reasoning,
-        tool_calls=before.tool_calls + message.tool_calls,
     )
 
 
@@ -247,12 +185,6 @@ def _earlier(service: Service, tenant: tuple[str, ...], response_id: str | None)
 
 def _unknown(response_id: str) -> ApiError:
     return ApiError(404, f"The response '{response_id[:100]}' is not known here.", code="response_not_found")
-
-
-def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
-    if tool.get("type") != "function":
-        refuse(f"{where}.type", f"is {tool.get('type')!r}; only function tools are supported")
-    return read_function(where, tool)
 
 
 def _tool_choice(value: Any, *, parallel: bool) -> ToolChoice:

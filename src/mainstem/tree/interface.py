@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from mainstem.errors import OutOfSlots
 from mainstem.pages import ExtentAllocator, Run, SlotArray, disjoint_runs, slots_of
-from mainstem.tree.keys import Namespace, Tokens
+from mainstem.tree.keys import Namespace, TokenArray, Tokens
 
 
 class Reuse(Enum):
@@ -200,6 +200,21 @@ class PrefixCache(ABC):
             ValueError: when `slots` has the wrong shape, or one that the cache would take over is not held by the
                 caller; nothing has changed then.
         """
+
+    def continuations(
+        self,
+        handle: PrefixHandle,  # noqa: ARG002 - most caches cannot tell
+        tail: TokenArray,  # noqa: ARG002
+        length: int,  # noqa: ARG002
+        paths: int,  # noqa: ARG002
+    ) -> list[TokenArray]:
+        """What is cached beyond a locked prefix and the tokens of `tail` after it, with no effect at all.
+
+        Returns:
+            Up to `paths` sequences of up to `length` tokens, the likeliest to be said again first; none where a cache
+            cannot tell.
+        """
+        return []
 
     def view(self, namespace: Namespace = ()) -> SequenceView:
         """A view for one growing sequence of this namespace."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from mainstem.errors import OutOfSlots
 from mainstem.pages import Run, SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
+from mainstem.tree.continuations import continuations
 from mainstem.tree.eviction import EvictionReason, OnEvict
 from mainstem.tree.fair import FairOrder, first_of
 from mainstem.tree.hints import CacheHints, Retention
@@ -82,6 +83,16 @@ class RadixCache(PrefixCache):
     def peek(self, tokens: Tokens, namespace: Namespace = ()) -> PeekResult:
         walk = self._walk(namespace_key(namespace), as_tokens(tokens))
         return PeekResult(walk.length, _unlocked_tokens(walk))
+
+    def path(self, tokens: Tokens, namespace: Namespace = ()) -> list[Node]:
+        """The nodes that are matched to their end, from the top. Has no effect, as `peek`; the nodes are to look at."""
+        return self._walk(namespace_key(namespace), as_tokens(tokens)).path
+
+    def continuations(self, handle: PrefixHandle, tail: TokenArray, length: int, paths: int) -> list[TokenArray]:
+        node = self._node_of(handle)
+        if self.page_size > 1 or node is self._nothing:
+            return []
+        return continuations(node, tail, length, paths)
 
     def lock(self, handle: PrefixHandle) -> None:
         node = self._node_of(handle)
