@@ -47,6 +47,18 @@ class EngineConfig:
         "as a miss, and the model's own type on a GPU",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
+    weights: str = setting(
+        "auto",
+        "number type that the native extension keeps the weights of linear layers in, computing in float32 all the "
+        "same; auto is --dtype (docs/precision.md)",
+        choices=("auto", "float32", "bfloat16", "float16", "int8"),
+    )
+    kv_dtype: str = setting(
+        "auto",
+        "number type that the native extension keeps keys and values in, computing in float32 all the same; auto is "
+        "--dtype (docs/precision.md)",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
     device: str = setting("auto", "auto takes CUDA when torch has it (not yet tested), else the CPU", metavar="DEVICE")
     memory_utilization: float = setting(
         0.90,
@@ -106,6 +118,12 @@ class EngineConfig:
     canonical_tools: bool = setting(
         True,
         "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
+    )
+    deterministic: str = setting(
+        "auto",
+        "on refuses to start where a cache hit, or who else is served, could change a bit of a reply: without the "
+        "native extension, or with a model outside of the Llama family; auto starts anyway",
+        choices=("auto", "on"),
     )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
     speculate: str = setting(
