@@ -38,10 +38,17 @@ class Driver:
         max_model_len: int = 10_000,
         kind: str = "radix",
         page_size: int = 1,
+        schedule: str = "fcfs",
+        lenience: float = 1.0,
     ) -> None:
         self.cache: PrefixCache = CACHES[kind](capacity, page_size)
         self.scheduler = Scheduler(
-            self.cache, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, max_model_len=max_model_len
+            self.cache,
+            max_num_batched_tokens=budget,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            schedule=schedule,
+            lenience=lenience,
         )
         self.written: dict[int, Any] = {}
         self.computed: list[tuple[Any, ...]] = []
@@ -125,7 +132,7 @@ class Driver:
         shortage = self.scheduler.shortage()
         assert shortage.needed > shortage.available
         assert shortage.held == len({slot for hold in self.holds for slot in hold.slots.tolist()})
-        self.abort(self.scheduler.waiting[0].id)
+        self.abort(self.scheduler.stuck.id)
 
     def run(self, max_steps: int = 2000) -> None:
         """Step until every request is done."""

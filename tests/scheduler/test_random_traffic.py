@@ -8,9 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from mainstem.errors import PromptTooLong
+from mainstem.scheduler.waiting import ORDERS
 from mainstem.tree import CACHES
 from tests.scheduler.driver import Driver, expected_reply
 
+ARRANGEMENTS = [
+    (kind, schedule) for kind in sorted(CACHES) for schedule in sorted(ORDERS) if kind == "radix" or schedule != "lpm"
+]
 token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=14)
 
 
@@ -21,12 +25,17 @@ class TrafficMachine(RuleBasedStateMachine):
         num_slots=st.integers(8, 60),
         budget=st.integers(1, 12),
         max_num_seqs=st.integers(1, 5),
-        kind=st.sampled_from(sorted(CACHES)),
+        arrangement=st.sampled_from(ARRANGEMENTS),
         page_size=st.integers(1, 4),
     )
-    def start(self, num_slots: int, budget: int, max_num_seqs: int, kind: str, page_size: int) -> None:
+    def start(
+        self, num_slots: int, budget: int, max_num_seqs: int, arrangement: tuple[str, str], page_size: int
+    ) -> None:
         capacity = max(num_slots // page_size, 2) * page_size
-        self.driver = Driver(capacity, budget=budget, max_num_seqs=max_num_seqs, kind=kind, page_size=page_size)
+        kind, schedule = arrangement
+        self.driver = Driver(
+            capacity, budget=budget, max_num_seqs=max_num_seqs, kind=kind, page_size=page_size, schedule=schedule
+        )
         self.asked: dict[str, tuple[list[int], int, int]] = {}
         self.scored: dict[str, range] = {}
 
@@ -131,7 +140,7 @@ TestTraffic = TrafficMachine.TestCase
 TestTraffic.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
 
 
-@pytest.mark.parametrize("kind", sorted(CACHES))
+@pytest.mark.parametrize(("kind", "schedule"), ARRANGEMENTS)
 @given(
     st.lists(st.tuples(token_lists, st.integers(1, 8)), min_size=1, max_size=8),
     st.integers(0, 40),
@@ -140,11 +149,12 @@ TestTraffic.settings = settings(max_examples=150, stateful_step_count=25, deadli
 )
 @settings(max_examples=100)
 def test_every_pool_that_holds_the_longest_request_serves_all(
-    kind: str, requests: list[tuple[list[int], int]], spare: int, budget: int, page_size: int
+    kind: str, schedule: str, requests: list[tuple[list[int], int]], spare: int, budget: int, page_size: int
 ) -> None:
     longest = max(len(prompt) + max_tokens - 1 for prompt, max_tokens in requests)
     capacity = longest + spare
-    driver = Driver(capacity + -capacity % page_size, budget=budget, max_num_seqs=6, kind=kind, page_size=page_size)
+    capacity += -capacity % page_size
+    driver = Driver(capacity, budget=budget, max_num_seqs=6, kind=kind, page_size=page_size, schedule=schedule)
     for i, (prompt, max_tokens) in enumerate(requests):
         driver.add(f"r{i}", prompt, max_tokens)
     driver.run()

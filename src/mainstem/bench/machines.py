@@ -419,7 +419,7 @@ class EngineMachine:
         submitted = time.perf_counter()
         params = replace(GREEDY, max_tokens=reply_tokens)
         self.core.submit(prompt, params, take, arrival=submitted, recorded=reply)
-        self._account.open(call, self._scheduler.waiting[-1])
+        self._account.open(call, self._scheduler.waiting.latest)
         return submitted
 
     def step(self) -> list[NewToken]:

@@ -104,6 +104,10 @@ class Request:
         # Token counts of the first admission, for the caller's usage.
         self.num_cached = 0
         self.num_prefilled = 0
+        # Work it was let in for, tokens it had then, and the places in the queue before which that was noted.
+        self.charged = 0.0
+        self.num_at_start = 0
+        self.charged_before = 0
         # What it holds while it runs.
         self.table = PageTable()
         self.handle: PrefixHandle | None = None

@@ -1,7 +1,7 @@
 """Decides which requests run in the next step, how many tokens of each, and who gives way when memory runs out.
 
-The token budget goes to running requests that decode first, then to running prefills, then to new requests, in order of
-arrival (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). How requests share tokens that are still to be computed
+The token budget goes to running requests that decode first, then to running prefills in order of arrival, then to new
+requests in the order of the waiting queue (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). How requests share tokens that are still to be computed
 depends on when the prefix cache takes them (see `Reuse`): where it takes computed ones, a request whose next tokens a
 running one is computing waits, and borrows them in the step that computes the last of them; where it takes scheduled
 ones, requests find them there. It knows nothing of tensors, text and HTTP.
@@ -13,20 +13,20 @@ import time
 from bisect import insort
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from itertools import count, islice
 from typing import NamedTuple
 
 from mainstem.errors import OutOfSlots, PromptTooLong
 from mainstem.pages import SlotArray
 from mainstem.scheduler.request import Request, RequestState
+from mainstem.scheduler.waiting import ORDERS
 from mainstem.tree import PrefixCache, PrefixHandle, Reuse, common_length
 
 # A decoding request reserves this many slots at a time, so that its tokens lie in long runs.
 DECODE_RESERVATION = 64
 # Share of the pool that a new request must leave for those that already run, so that they are not preempted at once.
 ADMISSION_HEADROOM = 0.01
-# Most waiting requests looked at in one step; more than these can only be passed over, waiting for one prefill.
-MAX_ADMISSION_SCAN = 256
+# A reply is expected to be as long as the last ones were, of which about so many are remembered.
+REPLIES_REMEMBERED = 32
 # Most tokens whose logits are wanted for scoring in one step; a row of logits is as wide as the vocabulary.
 MAX_SCORED_TOKENS = 256
 
@@ -94,6 +94,35 @@ class _Donor(NamedTuple):
     common: int
 
 
+class _Donors:
+    """Running requests that compute tokens which others may need too, and how far they come in this step.
+
+    Attributes:
+        requests: who they are.
+        entries: where in the step's schedule those are that are in it.
+    """
+
+    def __init__(self, output: SchedulerOutput, running: Collection[Request]) -> None:
+        self.requests: list[Request] = []
+        self.entries: dict[Request, int] = {}
+        self._stops: dict[Request, int] = {}
+        entries = {scheduled.request: entry for entry, scheduled in enumerate(output.scheduled)}
+        for request in running:
+            if request.num_remaining > 1 or request.num_computed < request.num_prompt:
+                self.add(request, entries.get(request), output)
+
+    def add(self, request: Request, entry: int | None, output: SchedulerOutput) -> None:
+        """One more; `entry` is its place in the schedule, if it has one."""
+        self.requests.append(request)
+        if entry is not None:
+            self.entries[request] = entry
+            self._stops[request] = output.scheduled[entry].stop
+
+    def stop_of(self, request: Request) -> int:
+        """How many of its tokens are computed after this step."""
+        return self._stops.get(request, request.num_computed)
+
+
 class _Room(NamedTuple):
     """Slots that a waiting request needs, and how many it could have."""
 
@@ -109,6 +138,8 @@ class Scheduler:
         max_num_batched_tokens: most tokens a step.
         max_num_seqs: most requests running at once.
         max_model_len: longest prompt plus reply.
+        schedule: in which order waiting requests are let in; a key of `ORDERS`.
+        lenience: how much work of later requests may go before a waiting one; see `Fairness`.
         clock: seconds, for the time of admission.
     """
 
@@ -119,6 +150,8 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_num_seqs: int,
         max_model_len: int,
+        schedule: str = "fcfs",
+        lenience: float = 1.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.cache = cache
@@ -127,13 +160,15 @@ class Scheduler:
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         # The last sampled token needs no slot, hence one more token than slots.
         self.max_model_len = min(max_model_len, cache.stats().capacity + 1)
-        self.waiting: list[Request] = []
+        self.waiting = ORDERS[schedule](cache, lenience)
         self.running: list[Request] = []
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
         self._clock = clock
-        self._orders = count()
+        self._next_order = 0
+        self._mean_reply = float(DECODE_RESERVATION)
+        self._lacks_memory: Request | None = None
         # Of the step that is under way: requests that joined it relying on tokens that others compute in it, and the
         # first slots of the pages that the prefix cache was given before they are computed.
         self._borrowers: list[Request] = []
@@ -158,9 +193,10 @@ class Scheduler:
         """
         self.check_length(request.num_prompt)
         request.max_tokens = min(request.max_tokens, self.max_model_len - request.num_prompt)
-        request.order = next(self._orders)
+        request.order = self._next_order
+        self._next_order += 1
         request.view = self.cache.view(request.namespace)
-        self.waiting.append(request)
+        self.waiting.add(request)
 
     def finish(self, request: Request) -> None:
         """Take a request out, at any moment between two steps; what it computed stays in the prefix cache."""
@@ -170,6 +206,8 @@ class Scheduler:
             self.waiting.remove(request)
         else:
             self.running.remove(request)
+            if request.score_from is None:
+                self._mean_reply += (request.num_generated - self._mean_reply) / REPLIES_REMEMBERED
             self._release(request)
         request.state = RequestState.FINISHED
 
@@ -201,9 +239,15 @@ class Scheduler:
         self.num_held -= len(hold.slots)
         self.cache.unlock(hold.handle)
 
+    @property
+    def stuck(self) -> Request:
+        """The waiting request for which the last step had no memory, where it scheduled nothing though some wait."""
+        assert self._lacks_memory is not None
+        return self._lacks_memory
+
     def shortage(self) -> OutOfSlots:
-        """Why nothing can run though requests wait: what the first of them lacks, and what holds keep from it."""
-        room = self._room_for(self.waiting[0], None)
+        """Why nothing can run though requests wait: what the stuck one lacks, and what holds keep from it."""
+        room = self._room_for(self.stuck, None)
         return OutOfSlots(room.needed, room.available, held=len(self._held_slots()))
 
     # -- one step -------------------------------------------------------------------------------------------------
@@ -290,6 +334,7 @@ class Scheduler:
 
     def _undo(self, request: Request) -> bool:
         """Take back what the failed step was to compute for a request; whether it shared any of that with others."""
+        self.waiting.withdrawn(request)
         if request.num_owned > request.num_computed:
             assert request.handle is not None
             self.cache.withdraw(request.handle, request.num_computed)
@@ -335,6 +380,8 @@ class Scheduler:
             self._store(request, stop)
             pages = request.table.slots[before : request.num_owned : self.cache.page_size]
             self._uncomputed_pages.update(pages.tolist())
+        if num_tokens > 1:
+            self.waiting.computed(request, stop)
         output.scheduled.append(ScheduledTokens(request, start, stop))
         entry = len(output.scheduled) - 1
         if request.score_from is not None:
@@ -345,34 +392,62 @@ class Scheduler:
     # -- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self, output: SchedulerOutput, budget: int) -> None:
-        """Admit waiting requests in order.
+        """Let waiting requests in, in the order of the queue.
 
-        One that waits for tokens that another is computing is passed over; one that lacks memory holds up the rest.
+        Those that wait for tokens that another is computing are passed over; one that lacks memory holds up the rest.
         """
-        for request in list(islice(self.waiting, MAX_ADMISSION_SCAN)):
-            if len(self.running) >= self.max_num_seqs:
-                return
-            donor = self._donor_of(request) if self.cache.reuse is Reuse.COMPUTED else None
-            if donor is not None:
-                entry = _entry_of(donor.request, output)
-                if entry is None or output.scheduled[entry].stop < donor.common:
-                    continue  # it needs tokens that are still to be computed: later
-                if donor.common == len(request.tokens):
-                    self._follow(request, donor, entry, output)
-                    continue
-            if budget == 0:
+        self._lacks_memory = None
+        if not self.waiting or len(self.running) >= self.max_num_seqs:
+            return
+        donors = _Donors(output, self.running if self.cache.reuse is Reuse.COMPUTED else ())
+        for donor in donors.requests:
+            self._pass_over(donor, donors)
+        while budget and len(self.running) < self.max_num_seqs:
+            request = self.waiting.next(lambda request: self._work_of(request, self._donor_of(request, donors)))
+            if request is None:
+                break
+            donor = self._donor_of(request, donors)
+            if donor is not None and donor.common == len(request.tokens):
+                self._follow(request, donor, donors, output)
                 continue
             scheduled = self._try_admit(request, donor, budget, output)
             if scheduled == 0:
-                return
+                self._lacks_memory = request
+                break
             budget -= scheduled
+            if self.cache.reuse is Reuse.COMPUTED:
+                donors.add(request, len(output.scheduled) - 1, output)
+                self._pass_over(request, donors)
+        if budget == 0:
+            self._admit_followers(donors, output)
+        self.waiting.show_all()
 
-    def _donor_of(self, request: Request) -> _Donor | None:
+    def _admit_followers(self, donors: _Donors, output: SchedulerOutput) -> None:
+        """Let in those that need no token of the budget, since others compute all of theirs in this step."""
+        followers = {
+            request.order: request
+            for other in donors.requests
+            for request in self.waiting.within(other, donors.stop_of(other))
+            if request.namespace == other.namespace
+        }
+        for _, request in sorted(followers.items()):
+            donor = self._donor_of(request, donors)
+            if len(self.running) < self.max_num_seqs and donor is not None and donor.common == len(request.tokens):
+                self._follow(request, donor, donors, output)
+
+    def _pass_over(self, other: Request, donors: _Donors) -> None:
+        """Hide from this step's admission those who need tokens that a running request will compute in a later one."""
+        stop = donors.stop_of(other)
+        size = self.cache.page_size
+        next_page = stop - stop % size + size
+        if next_page <= len(other.tokens):
+            self.waiting.hide(other, next_page)
+
+    def _donor_of(self, request: Request, donors: _Donors) -> _Donor | None:
         """The request of this step, if any, that is about to compute the most of what this one lacks."""
         best: _Donor | None = None
-        for other in self.running:
-            prefills = other.num_remaining > 1 or other.num_computed < other.num_prompt
-            if prefills and other.namespace == request.namespace:
+        for other in donors.requests:
+            if other.namespace == request.namespace:
                 common = _known_common_length(request, other)
                 if request.score_from is not None:
                     common = min(common, request.num_reusable)
@@ -384,10 +459,21 @@ class Scheduler:
         cached = request.view.peek(request.tokens.array).length
         return best if best.common > cached else None
 
-    def _follow(self, request: Request, donor: _Donor, entry: int, output: SchedulerOutput) -> None:
+    def _work_of(self, request: Request, donor: _Donor | None) -> float:
+        """Tokens that a waiting request would put through the model; of its reply, as many as others' have had."""
+        if request.score_from is None:
+            left = min(request.num_prompt + request.max_tokens - len(request.tokens), self._mean_reply)
+        else:
+            left = 0
+        if donor is not None and donor.common == len(request.tokens):
+            return left
+        found = request.view.peek(request.tokens.array[: request.num_reusable]).length
+        return len(request.tokens) - max(found, donor.common if donor else 0) + left
+
+    def _follow(self, request: Request, donor: _Donor, donors: _Donors, output: SchedulerOutput) -> None:
         """Admit a request whose every token another one computes in this step: it only samples."""
         self._start(request, donor)
-        output.sources.append(LogitSource(request, entry, len(request.tokens) - 1))
+        output.sources.append(LogitSource(request, donors.entries[donor.request], len(request.tokens) - 1))
 
     def _try_admit(self, request: Request, donor: _Donor | None, budget: int, output: SchedulerOutput) -> int:
         """Admit a request if memory allows; returns how many tokens were scheduled, 0 if it must wait."""
@@ -411,6 +497,11 @@ class Scheduler:
 
     def _start(self, request: Request, donor: _Donor | None) -> None:
         """Move a request to the running ones, its page table covering all that is or is being computed."""
+        self.waiting.remove(request)
+        request.charged = self._work_of(request, donor)
+        request.charged_before = self._next_order
+        self.waiting.charge(request, request.charged)
+        self.waiting.admitted(request)
         match = request.view.match_prefix(request.tokens.array[: request.num_reusable])
         self.cache.lock(match.handle)
         request.handle = match.handle
@@ -429,8 +520,8 @@ class Scheduler:
             request.num_cached = request.num_computed
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
+        request.num_at_start = request.num_computed
         request.common_lengths.clear()
-        self.waiting.remove(request)
         request.state = RequestState.RUNNING
         insort(self.running, request, key=lambda r: r.order)
 
@@ -471,7 +562,7 @@ class Scheduler:
         request.state = RequestState.WAITING
         request.num_preemptions += 1
         self.counts.preemptions += 1
-        insort(self.waiting, request, key=lambda r: r.order)
+        self.waiting.add(request)
 
     def _store(self, request: Request, length: int) -> None:
         """Give tokens to the prefix cache, as many as whole pages hold, and keep them there by a lock."""
@@ -488,9 +579,12 @@ class Scheduler:
         if len(duplicates):
             self.cache.free(duplicates)
         request.num_owned = max(request.num_owned, stored.length)
+        self.waiting.computed(request, stored.length)
 
     def _release(self, request: Request) -> None:
         """Keep what is computed in the prefix cache, give everything else back."""
+        done = request.num_computed - request.num_at_start
+        self.waiting.charge(request, done - request.charged, request.charged_before)
         if self.cache.reuse is Reuse.COMPUTED and request.num_computed > request.num_owned:
             self._store(request, request.num_computed)
         self._free_after(request, request.num_owned)
@@ -524,6 +618,7 @@ class Scheduler:
             AssertionError: naming the broken invariant.
         """
         self.cache.check_integrity()
+        self.waiting.check_integrity()
         private = list(self.private_slots())
         assert len(private) == len(set(private)), "a slot is held by two requests"
         held = self.cache.held
@@ -558,14 +653,6 @@ def _most_tokens(request: Request, output: SchedulerOutput) -> int:
         return request.num_remaining
     before = max(request.score_from - request.num_computed, 0)
     return min(request.num_remaining, before + _rows_left(request, output))
-
-
-def _entry_of(request: Request, output: SchedulerOutput) -> int | None:
-    """Where in the step's schedule a request is."""
-    for index, scheduled in enumerate(output.scheduled):
-        if scheduled.request is request:
-            return index
-    return None
 
 
 def _known_common_length(request: Request, other: Request) -> int:
