@@ -104,10 +104,11 @@ class Request:
         # Token counts of the first admission, for the caller's usage.
         self.num_cached = 0
         self.num_prefilled = 0
-        # Work it was let in for, tokens it had then, and the places in the queue before which that was noted.
+        # When it was last let in: the work that was charged for it, the places in the queue before which it was, and
+        # what it had already.
         self.charged = 0.0
-        self.num_at_start = 0
         self.charged_before = 0
+        self.num_computed_before = self.num_replied_before = 0
         # What it holds while it runs.
         self.table = PageTable()
         self.handle: PrefixHandle | None = None

@@ -27,6 +27,8 @@ DECODE_RESERVATION = 64
 ADMISSION_HEADROOM = 0.01
 # A reply is expected to be as long as the last ones were, of which about so many are remembered.
 REPLIES_REMEMBERED = 32
+# What a token of a reply keeps others waiting for, in tokens of a prompt, which are computed many at once.
+REPLY_WEIGHT = 2.0
 # Most tokens whose logits are wanted for scoring in one step; a row of logits is as wide as the vocabulary.
 MAX_SCORED_TOKENS = 256
 
@@ -460,15 +462,14 @@ class Scheduler:
         return best if best.common > cached else None
 
     def _work_of(self, request: Request, donor: _Donor | None) -> float:
-        """Tokens that a waiting request would put through the model; of its reply, as many as others' have had."""
+        """What a waiting request would cost, in tokens of prompts; its reply is expected to be as long as others'."""
+        left = 0.0
         if request.score_from is None:
             left = min(request.num_prompt + request.max_tokens - len(request.tokens), self._mean_reply)
-        else:
-            left = 0
-        if donor is not None and donor.common == len(request.tokens):
-            return left
-        found = request.view.peek(request.tokens.array[: request.num_reusable]).length
-        return len(request.tokens) - max(found, donor.common if donor else 0) + left
+        known = donor.common if donor else 0
+        if known < len(request.tokens):
+            known = max(known, request.view.peek(request.tokens.array[: request.num_reusable]).length)
+        return len(request.tokens) - known + REPLY_WEIGHT * left
 
     def _follow(self, request: Request, donor: _Donor, donors: _Donors, output: SchedulerOutput) -> None:
         """Admit a request whose every token another one computes in this step: it only samples."""
@@ -520,7 +521,7 @@ class Scheduler:
             request.num_cached = request.num_computed
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
-        request.num_at_start = request.num_computed
+        request.num_computed_before, request.num_replied_before = request.num_computed, request.num_generated
         request.common_lengths.clear()
         request.state = RequestState.RUNNING
         insort(self.running, request, key=lambda r: r.order)
@@ -583,7 +584,8 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         """Keep what is computed in the prefix cache, give everything else back."""
-        done = request.num_computed - request.num_at_start
+        replied = request.num_generated - request.num_replied_before
+        done = request.num_computed - request.num_computed_before + (REPLY_WEIGHT - 1) * replied
         self.waiting.charge(request, done - request.charged, request.charged_before)
         if self.cache.reuse is Reuse.COMPUTED and request.num_computed > request.num_owned:
             self._store(request, request.num_computed)
