@@ -72,6 +72,13 @@ class EngineConfig:
     block_size: int | None = setting(
         None, f"tokens in a block of --prefix-cache block-hash, by default {BLOCK_SIZE}", metavar="TOKENS"
     )
+    schedule: str = setting(
+        "auto",
+        "who is let in next: fcfs by arrival, lpm who has most of its prompt in the radix tree, dfs who has most in common "
+        "with the one before; lpm and dfs let nobody wait for more than twice the work that fcfs would do first. auto is "
+        "lpm with the radix tree, fcfs with the other prefix caches",
+        choices=("auto", "fcfs", "lpm", "dfs"),
+    )
     kernels: str = setting(
         "auto",
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
@@ -96,6 +103,17 @@ class EngineConfig:
             raise ConflictingSettings(
                 f"block_size is for prefix_cache block-hash, but that is {self.prefix_cache}; change it or leave it out"
             )
+        if self.schedule == "lpm" and self.prefix_cache != "radix":
+            raise ConflictingSettings(
+                f"schedule lpm follows the radix tree, but prefix_cache is {self.prefix_cache}; take fcfs or dfs"
+            )
+
+    @property
+    def order(self) -> str:
+        """The order in which waiting requests are let in, where `schedule` may leave it open."""
+        if self.schedule != "auto":
+            return self.schedule
+        return "lpm" if self.prefix_cache == "radix" else "fcfs"
 
     @property
     def page_size(self) -> int:
