@@ -74,9 +74,9 @@ class EngineConfig:
     )
     schedule: str = setting(
         "auto",
-        "who is let in next: fcfs by arrival, lpm who has most of its prompt in the radix tree, dfs who has most in common "
-        "with the one before; lpm and dfs let nobody wait for more than twice the work that fcfs would do first. auto is "
-        "lpm with the radix tree, fcfs with the other prefix caches",
+        "who is let in next: fcfs by arrival, lpm who has most of its prompt in the radix tree, dfs who has most in "
+        "common with the one before; lpm and dfs let nobody wait for more than twice the work that fcfs would do first. "
+        "auto is lpm with the radix tree, fcfs with the other prefix caches",
         choices=("auto", "fcfs", "lpm", "dfs"),
     )
     kernels: str = setting(

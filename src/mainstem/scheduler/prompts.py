@@ -104,7 +104,9 @@ class PromptNode:
 
     def warm_children(self) -> list[PromptNode]:
         """Those children of whose edges tokens are known, and who can be seen."""
-        return list({child.serial: child for _, _, child in self._by_rank if child.parent is self and child.warm}.values())
+        return list(
+            {child.serial: child for _, _, child in self._by_rank if child.parent is self and child.warm}.values()
+        )
 
     def first_of_children(self) -> int:
         """The least place in the queue below."""
@@ -259,9 +261,7 @@ class WaitingPrompts:
 
     # -- the tree -------------------------------------------------------------------------------------------------
 
-    def _descend(
-        self, root: PromptNode, tokens: TokenArray, *, while_known: bool = False
-    ) -> tuple[PromptNode, int]:
+    def _descend(self, root: PromptNode, tokens: TokenArray, *, while_known: bool = False) -> tuple[PromptNode, int]:
         """The node that the tokens lead to or into, and how many of them match; not below what is known, if asked."""
         node, matched = root, 0
         while matched < len(tokens) and not (while_known and node.known < node.depth):
@@ -364,7 +364,8 @@ class WaitingPrompts:
             assert node.start <= node.known <= node.depth, "more of an edge is known than it has"
             ranks = [(-node.known, order) for order in ending.get(node, ())]
             for key, child in node.children.items():
-                assert child.parent is node and child.key == key, "a child is in the wrong place"
+                assert child.parent is node, "a child has another parent"
+                assert child.key == key, "a child is in the wrong place"
                 assert node.known == node.depth or not child.warm, "known tokens begin below unknown ones"
                 all_known = node.known == node.depth
                 ranks += [(rank if all_known else -node.known, order) for rank, order in below.pop(child)]

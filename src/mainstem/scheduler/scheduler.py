@@ -1,10 +1,10 @@
 """Decides which requests run in the next step, how many tokens of each, and who gives way when memory runs out.
 
 The token budget goes to running requests that decode first, then to running prefills in order of arrival, then to new
-requests in the order of the waiting queue (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). How requests share tokens that are still to be computed
-depends on when the prefix cache takes them (see `Reuse`): where it takes computed ones, a request whose next tokens a
-running one is computing waits, and borrows them in the step that computes the last of them; where it takes scheduled
-ones, requests find them there. It knows nothing of tensors, text and HTTP.
+requests in the order of the waiting queue (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). How requests share
+tokens that are still to be computed depends on when the prefix cache takes them (see `Reuse`): where it takes computed
+ones, a request whose next tokens a running one is computing waits, and borrows them in the step that computes the last
+of them; where it takes scheduled ones, requests find them there. It knows nothing of tensors, text and HTTP.
 """
 
 from __future__ import annotations
@@ -130,6 +130,24 @@ class _Room(NamedTuple):
 
     needed: int
     available: int
+
+
+class _Candidate(NamedTuple):
+    """A waiting request that could be let in, and what that would take.
+
+    Attributes:
+        work: what it would keep others waiting for, in tokens of prompts.
+    """
+
+    request: Request
+    donor: _Donor | None
+    room: _Room
+    work: float
+
+    @property
+    def follows(self) -> bool:
+        """Whether another request computes all of its tokens in this step."""
+        return self.donor is not None and self.donor.common == len(self.request.tokens)
 
 
 class Scheduler:
@@ -405,21 +423,20 @@ class Scheduler:
         for donor in donors.requests:
             self._pass_over(donor, donors)
         while budget and len(self.running) < self.max_num_seqs:
-            request = self.waiting.next(lambda request: self._work_of(request, self._donor_of(request, donors)))
-            if request is None:
+            candidate = self._next_candidate(donors)
+            if candidate is None:
                 break
-            donor = self._donor_of(request, donors)
-            if donor is not None and donor.common == len(request.tokens):
-                self._follow(request, donor, donors, output)
+            if candidate.follows:
+                self._follow(candidate, donors, output)
                 continue
-            scheduled = self._try_admit(request, donor, budget, output)
+            scheduled = self._try_admit(candidate, budget, output)
             if scheduled == 0:
-                self._lacks_memory = request
+                self._lacks_memory = candidate.request
                 break
             budget -= scheduled
             if self.cache.reuse is Reuse.COMPUTED:
-                donors.add(request, len(output.scheduled) - 1, output)
-                self._pass_over(request, donors)
+                donors.add(candidate.request, len(output.scheduled) - 1, output)
+                self._pass_over(candidate.request, donors)
         if budget == 0:
             self._admit_followers(donors, output)
         self.waiting.show_all()
@@ -433,9 +450,28 @@ class Scheduler:
             if request.namespace == other.namespace
         }
         for _, request in sorted(followers.items()):
-            donor = self._donor_of(request, donors)
-            if len(self.running) < self.max_num_seqs and donor is not None and donor.common == len(request.tokens):
-                self._follow(request, donor, donors, output)
+            if len(self.running) < self.max_num_seqs and (candidate := self._consider(request, donors)).follows:
+                self._follow(candidate, donors, output)
+
+    def _next_candidate(self, donors: _Donors) -> _Candidate | None:
+        """Whom the queue would let in next."""
+        considered: dict[Request, _Candidate] = {}
+
+        def work_of(request: Request) -> float:
+            considered[request] = self._consider(request, donors)
+            return considered[request].work
+
+        request = self.waiting.next(work_of)
+        return None if request is None else considered.get(request) or self._consider(request, donors)
+
+    def _consider(self, request: Request, donors: _Donors) -> _Candidate:
+        donor = self._donor_of(request, donors)
+        follows = donor is not None and donor.common == len(request.tokens)
+        room = _Room(0, 0) if follows else self._room_for(request, donor)
+        # Its reply is expected to be as long as those of others.
+        left = request.num_prompt + request.max_tokens - len(request.tokens)
+        reply = min(left, self._mean_reply) if request.score_from is None else 0
+        return _Candidate(request, donor, room, room.needed + REPLY_WEIGHT * reply)
 
     def _pass_over(self, other: Request, donors: _Donors) -> None:
         """Hide from this step's admission those who need tokens that a running request will compute in a later one."""
@@ -461,29 +497,21 @@ class Scheduler:
         cached = request.view.peek(request.tokens.array).length
         return best if best.common > cached else None
 
-    def _work_of(self, request: Request, donor: _Donor | None) -> float:
-        """What a waiting request would cost, in tokens of prompts; its reply is expected to be as long as others'."""
-        left = 0.0
-        if request.score_from is None:
-            left = min(request.num_prompt + request.max_tokens - len(request.tokens), self._mean_reply)
-        known = donor.common if donor else 0
-        if known < len(request.tokens):
-            known = max(known, request.view.peek(request.tokens.array[: request.num_reusable]).length)
-        return len(request.tokens) - known + REPLY_WEIGHT * left
-
-    def _follow(self, request: Request, donor: _Donor, donors: _Donors, output: SchedulerOutput) -> None:
+    def _follow(self, candidate: _Candidate, donors: _Donors, output: SchedulerOutput) -> None:
         """Admit a request whose every token another one computes in this step: it only samples."""
-        self._start(request, donor)
+        self._start(candidate)
+        request, donor = candidate.request, candidate.donor
+        assert donor is not None
         output.sources.append(LogitSource(request, donors.entries[donor.request], len(request.tokens) - 1))
 
-    def _try_admit(self, request: Request, donor: _Donor | None, budget: int, output: SchedulerOutput) -> int:
+    def _try_admit(self, candidate: _Candidate, budget: int, output: SchedulerOutput) -> int:
         """Admit a request if memory allows; returns how many tokens were scheduled, 0 if it must wait."""
-        room = self._room_for(request, donor)
+        request, room = candidate.request, candidate.room
         next_pages = len(self.running) * self.cache.page_size
         headroom = max(next_pages, int(ADMISSION_HEADROOM * self.cache.capacity)) if self.running else 0
         if room.available < room.needed + headroom or not _rows_left(request, output):
             return 0
-        self._start(request, donor)
+        self._start(candidate)
         request.table.append(self.cache.allocate(room.needed, after=request.table.last))
         num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
@@ -496,11 +524,11 @@ class Scheduler:
         stats = self.cache.stats()
         return _Room(self._whole_pages(len(request.tokens) - known), stats.free + stats.evictable - found.evictable)
 
-    def _start(self, request: Request, donor: _Donor | None) -> None:
+    def _start(self, candidate: _Candidate) -> None:
         """Move a request to the running ones, its page table covering all that is or is being computed."""
+        request, donor = candidate.request, candidate.donor
         self.waiting.remove(request)
-        request.charged = self._work_of(request, donor)
-        request.charged_before = self._next_order
+        request.charged, request.charged_before = candidate.work, self._next_order
         self.waiting.charge(request, request.charged)
         self.waiting.admitted(request)
         match = request.view.match_prefix(request.tokens.array[: request.num_reusable])

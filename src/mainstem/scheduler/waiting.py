@@ -15,7 +15,15 @@ from mainstem.errors import ConfigError
 from mainstem.scheduler.fairness import Fairness
 from mainstem.scheduler.prompts import NOBODY, WaitingPrompts
 from mainstem.scheduler.request import Request
-from mainstem.tree import EvictionReason, NamespaceKey, PrefixCache, RadixCache, TokenArray, common_length, namespace_key
+from mainstem.tree import (
+    EvictionReason,
+    NamespaceKey,
+    PrefixCache,
+    RadixCache,
+    TokenArray,
+    common_length,
+    namespace_key,
+)
 from mainstem.tree.node import Node, Root
 
 
