@@ -40,6 +40,7 @@ class Driver:
         page_size: int = 1,
         schedule: str = "fcfs",
         lenience: float = 1.0,
+        anti_thrash: bool = False,
     ) -> None:
         self.cache: PrefixCache = CACHES[kind](capacity, page_size)
         self.scheduler = Scheduler(
@@ -49,6 +50,7 @@ class Driver:
             max_model_len=max_model_len,
             schedule=schedule,
             lenience=lenience,
+            anti_thrash=anti_thrash,
         )
         self.written: dict[int, Any] = {}
         self.computed: list[tuple[Any, ...]] = []

@@ -27,14 +27,27 @@ class TrafficMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 5),
         arrangement=st.sampled_from(ARRANGEMENTS),
         page_size=st.integers(1, 4),
+        anti_thrash=st.booleans(),
     )
     def start(
-        self, num_slots: int, budget: int, max_num_seqs: int, arrangement: tuple[str, str], page_size: int
+        self,
+        num_slots: int,
+        budget: int,
+        max_num_seqs: int,
+        arrangement: tuple[str, str],
+        page_size: int,
+        anti_thrash: bool,
     ) -> None:
         capacity = max(num_slots // page_size, 2) * page_size
         kind, schedule = arrangement
         self.driver = Driver(
-            capacity, budget=budget, max_num_seqs=max_num_seqs, kind=kind, page_size=page_size, schedule=schedule
+            capacity,
+            budget=budget,
+            max_num_seqs=max_num_seqs,
+            kind=kind,
+            page_size=page_size,
+            schedule=schedule,
+            anti_thrash=anti_thrash,
         )
         self.asked: dict[str, tuple[list[int], int, int]] = {}
         self.scored: dict[str, range] = {}

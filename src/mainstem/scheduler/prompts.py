@@ -102,12 +102,6 @@ class PromptNode:
         else:
             heappush(self._by_rank, (child.best, child.serial, child))
 
-    def warm_children(self) -> list[PromptNode]:
-        """Those children of whose edges tokens are known, and who can be seen."""
-        return list(
-            {child.serial: child for _, _, child in self._by_rank if child.parent is self and child.warm}.values()
-        )
-
     def first_of_children(self) -> int:
         """The least place in the queue below."""
         heap = self._by_first
@@ -194,7 +188,7 @@ class WaitingPrompts:
         # On the way down, and beside it, nothing is known any more either.
         cooled = [highest]
         for node in cooled:
-            cooled.extend(node.warm_children())
+            cooled.extend(child for child in node.children.values() if child.warm)
             node.known = node.start
         highest.known = length
         for node in reversed(cooled):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from mainstem.errors import OutOfSlots, PromptTooLong
 from mainstem.pages import SlotArray
+from mainstem.scheduler.conversations import Conversations
 from mainstem.scheduler.request import Request, RequestState
 from mainstem.scheduler.waiting import ORDERS
 from mainstem.tree import PrefixCache, PrefixHandle, Reuse, common_length
@@ -25,6 +26,8 @@ from mainstem.tree import PrefixCache, PrefixHandle, Reuse, common_length
 DECODE_RESERVATION = 64
 # Share of the pool that a new request must leave for those that already run, so that they are not preempted at once.
 ADMISSION_HEADROOM = 0.01
+# Most requests that are passed over in a step because conversations take up the room that they need.
+MOST_PASSED_OVER = 8
 # A reply is expected to be as long as the last ones were, of which about so many are remembered.
 REPLIES_REMEMBERED = 32
 # What a token of a reply keeps others waiting for, in tokens of a prompt, which are computed many at once.
@@ -160,6 +163,7 @@ class Scheduler:
         max_model_len: longest prompt plus reply.
         schedule: in which order waiting requests are let in; a key of `ORDERS`.
         lenience: how much work of later requests may go before a waiting one; see `Fairness`.
+        anti_thrash: run fewer conversations rather than evict what they need next; see `Conversations`.
         clock: seconds, for the time of admission.
     """
 
@@ -172,6 +176,7 @@ class Scheduler:
         max_model_len: int,
         schedule: str = "fcfs",
         lenience: float = 1.0,
+        anti_thrash: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.cache = cache
@@ -181,6 +186,8 @@ class Scheduler:
         # The last sampled token needs no slot, hence one more token than slots.
         self.max_model_len = min(max_model_len, cache.stats().capacity + 1)
         self.waiting = ORDERS[schedule](cache, lenience)
+        self.conversations = Conversations(cache, cache.capacity // max_num_batched_tokens)
+        self._anti_thrash = anti_thrash and cache.reuse is Reuse.COMPUTED
         self.running: list[Request] = []
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
@@ -213,7 +220,8 @@ class Scheduler:
         """
         self.check_length(request.num_prompt)
         request.max_tokens = min(request.max_tokens, self.max_model_len - request.num_prompt)
-        request.order = self._next_order
+        place = self.conversations.place_of(request)
+        request.order = self._next_order if place is None else place
         self._next_order += 1
         request.view = self.cache.view(request.namespace)
         self.waiting.add(request)
@@ -224,11 +232,14 @@ class Scheduler:
             return
         if request.state is RequestState.WAITING:
             self.waiting.remove(request)
+            self.conversations.left(request)
         else:
             self.running.remove(request)
             if request.score_from is None:
                 self._mean_reply += (request.num_generated - self._mean_reply) / REPLIES_REMEMBERED
-            self._release(request)
+            self._release(request, keep=self._anti_thrash and request.score_from is None and len(self.waiting) > 0)
+        if not self.waiting:
+            self.conversations.give_up()
         request.state = RequestState.FINISHED
 
     def has_work(self) -> bool:
@@ -274,6 +285,7 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Choose the next step's tokens and reserve their slots."""
+        self.conversations.begin_step()
         output = SchedulerOutput([], [], [])
         budget = self._schedule_decodes(output, self.max_num_batched_tokens)
         budget = self._schedule_prefills(output, budget)
@@ -345,10 +357,12 @@ class Scheduler:
             if self.cache.reuse is Reuse.SCHEDULED:
                 room = min(room, self.cache.page_size - 1 - (request.num_computed - request.num_owned))
             steps = room if steps is None else min(steps, room)
-        return max(steps or 0, 0)
+        kept = self.conversations.steps_left()
+        return max(min(steps or 0, steps or 0 if kept is None else kept), 0)
 
     def repeat(self, steps: int) -> None:
         """Do so many of these steps at once; the caller adds as many tokens to every running request."""
+        self.conversations.pass_steps(steps)
         for request in self.running:
             request.num_computed += steps
 
@@ -422,6 +436,7 @@ class Scheduler:
         donors = _Donors(output, self.running if self.cache.reuse is Reuse.COMPUTED else ())
         for donor in donors.requests:
             self._pass_over(donor, donors)
+        passed_over = 0
         while budget and len(self.running) < self.max_num_seqs:
             candidate = self._next_candidate(donors)
             if candidate is None:
@@ -432,7 +447,12 @@ class Scheduler:
             scheduled = self._try_admit(candidate, budget, output)
             if scheduled == 0:
                 self._lacks_memory = candidate.request
-                break
+                if len(self.conversations) == 0 or passed_over == MOST_PASSED_OVER:
+                    break
+                # It waits until conversations end; one of these may be next.
+                self.waiting.hide_one(candidate.request)
+                passed_over += 1
+                continue
             budget -= scheduled
             if self.cache.reuse is Reuse.COMPUTED:
                 donors.add(candidate.request, len(output.scheduled) - 1, output)
@@ -509,8 +529,15 @@ class Scheduler:
         request, room = candidate.request, candidate.room
         next_pages = len(self.running) * self.cache.page_size
         headroom = max(next_pages, int(ADMISSION_HEADROOM * self.cache.capacity)) if self.running else 0
-        if room.available < room.needed + headroom or not _rows_left(request, output):
+        if not _rows_left(request, output):
             return 0
+        while room.available < room.needed + headroom:
+            # What runs, or continues what is kept, is worth more than what others may come back for.
+            if self.running and not self.conversations.continues(request):
+                return 0
+            if not self.conversations.give_way(request):
+                return 0
+            room = self._room_for(request, candidate.donor)
         self._start(candidate)
         request.table.append(self.cache.allocate(room.needed, after=request.table.last))
         num_tokens = min(budget, _most_tokens(request, output))
@@ -552,6 +579,7 @@ class Scheduler:
         request.num_computed_before, request.num_replied_before = request.num_computed, request.num_generated
         request.common_lengths.clear()
         request.state = RequestState.RUNNING
+        self.conversations.left(request)
         insort(self.running, request, key=lambda r: r.order)
 
     # -- memory ---------------------------------------------------------------------------------------------------
@@ -566,6 +594,8 @@ class Scheduler:
                 return True
         self._reclaim_reserved()
         while not self._reserve(request, 1):
+            if self.conversations.give_way():
+                continue
             victim = self.running[-1]
             self._preempt(victim)
             if victim is request:
@@ -610,8 +640,11 @@ class Scheduler:
         request.num_owned = max(request.num_owned, stored.length)
         self.waiting.computed(request, stored.length)
 
-    def _release(self, request: Request) -> None:
-        """Keep what is computed in the prefix cache, give everything else back."""
+    def _release(self, request: Request, *, keep: bool = False) -> None:
+        """Keep what is computed in the prefix cache, give everything else back.
+
+        With `keep`, what is computed is locked for the conversation's next turn.
+        """
         replied = request.num_generated - request.num_replied_before
         done = request.num_computed - request.num_computed_before + (REPLY_WEIGHT - 1) * replied
         self.waiting.charge(request, done - request.charged, request.charged_before)
@@ -619,6 +652,8 @@ class Scheduler:
             self._store(request, request.num_computed)
         self._free_after(request, request.num_owned)
         if request.handle is not None:
+            if keep and request.num_owned:
+                self.conversations.ended(request)
             self.cache.unlock(request.handle)
         request.forget_slots()
 
@@ -659,7 +694,7 @@ class Scheduler:
             assert request.num_computed <= len(request.table), f"{request} has computed tokens without slots"
             assert request.num_owned <= request.num_computed, f"{request} shares tokens it has not computed"
         assert self.num_held == sum(len(hold.slots) for hold in self.holds), "held tokens are miscounted"
-        in_use = self._held_slots().union(*(request.table.slots.tolist() for request in self.running))
+        in_use = self._held_slots().union(self.conversations.slots(), *(request.table.slots.tolist() for request in self.running))
         protected = self.cache.stats().protected
         assert protected == len(in_use), (
             f"{protected} slots are protected, but running requests and holds account for {len(in_use)}"

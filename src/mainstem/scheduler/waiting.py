@@ -86,6 +86,10 @@ class WaitingQueue:
         """Pass over those that begin with so many tokens of this request, until `show_all`."""
         self._prompts.hide(namespace_key(request.namespace), request.tokens.array[:length], length)
 
+    def hide_one(self, request: Request) -> None:
+        """Pass over this request and those that go on from it, until `show_all`."""
+        self._prompts.hide_one(request.order)
+
     def show_all(self) -> None:
         """Nobody is hidden any more."""
         self._prompts.show_all()
