@@ -5,13 +5,14 @@ next, and every turn would compute its whole history. So while requests wait, a 
 prefix, and the turn that goes on from it takes its place in the queue: a conversation is served like one long request,
 and those for which there is no room wait until others are done. Denning's working sets (1968) are run the same way.
 
-A lock lasts for as many steps as computing the whole pool would take: keeping a part of the pool idle for so long costs
-as much as computing that part again (ski rental: Karlin et al. 1988). It gives way earlier to what runs already, the
+A lock lasts for as long as computing the whole pool would take: keeping a part of the pool idle for that time costs as
+much as computing that part again (ski rental: Karlin et al. 1988). It gives way earlier to what runs already, the
 conversation that came last first.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ import numpy as np
 from mainstem.pages import SlotArray
 from mainstem.scheduler.request import Request
 from mainstem.tree import Namespace, PrefixCache, PrefixHandle, TokenArray
+
+# Full steps over which the time that a token takes is averaged.
+STEPS_REMEMBERED = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +36,7 @@ class Conversation:
         tokens: int32[n], what is computed of it.
         slots: int32[n], where that lies.
         handle: of these tokens, locked; None once the lock has given way.
-        since: the step in which its last reply ended.
+        since: when its last reply ended.
     """
 
     order: int
@@ -40,7 +44,7 @@ class Conversation:
     tokens: TokenArray
     slots: SlotArray
     handle: PrefixHandle | None
-    since: int
+    since: float
 
 
 class Conversations:
@@ -48,39 +52,44 @@ class Conversations:
 
     Args:
         cache: that holds their prefixes.
-        lifetime: for how many steps one is expected to go on.
     """
 
-    def __init__(self, cache: PrefixCache, lifetime: int) -> None:
+    def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
-        self._lifetime = lifetime
-        self._step = 0
         self._idle: list[Conversation] = []  # by the ends of their replies
         self._returned: dict[Request, Conversation] = {}
+        self._token_seconds = math.inf
 
-    def begin_step(self) -> None:
-        """A step more; those that have not gone on for too long are given up."""
-        self._step += 1
-        while self._idle and self._step - self._idle[0].since > self._lifetime:
+    @property
+    def lifetime(self) -> float:
+        """For how many seconds one is expected to go on."""
+        return self._token_seconds * self._cache.capacity
+
+    @property
+    def deadline(self) -> float:
+        """When the next one is given up, if nothing happens before."""
+        return self._idle[0].since + self.lifetime if self._idle else math.inf
+
+    def measure(self, seconds: float, tokens: int) -> None:
+        """A full step took so long for so many tokens."""
+        last = self._token_seconds
+        now = seconds / tokens
+        self._token_seconds = now if math.isinf(last) else last + (now - last) / STEPS_REMEMBERED
+
+    def expire(self, now: float) -> None:
+        """Give up those that have not gone on for too long."""
+        while self._idle and now > self.deadline:
             self._unlock(self._idle.pop(0))
-
-    def steps_left(self) -> int | None:
-        """After how many more steps the next one is given up; None if there is none."""
-        return self._idle[0].since + self._lifetime - self._step if self._idle else None
-
-    def pass_steps(self, steps: int) -> None:
-        """So many steps went by in which nothing happened."""
-        self._step += steps
 
     # -- turns ----------------------------------------------------------------------------------------------------
 
-    def ended(self, request: Request) -> None:
+    def ended(self, request: Request, now: float) -> None:
         """A reply has ended, and its request still has its lock on all that was computed."""
         assert request.handle is not None
         self._cache.lock(request.handle)
         tokens, slots = request.tokens.array[: request.num_owned].copy(), request.table.slots[: request.num_owned].copy()
         self._idle.append(
-            Conversation(request.order, request.namespace, tokens, slots, request.handle, self._step)
+            Conversation(request.order, request.namespace, tokens, slots, request.handle, now)
         )
 
     def place_of(self, request: Request) -> int | None:

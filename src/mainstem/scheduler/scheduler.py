@@ -164,7 +164,7 @@ class Scheduler:
         schedule: in which order waiting requests are let in; a key of `ORDERS`.
         lenience: how much work of later requests may go before a waiting one; see `Fairness`.
         anti_thrash: run fewer conversations rather than evict what they need next; see `Conversations`.
-        clock: seconds, for the time of admission.
+        clock: seconds; by it, a request is admitted, and a conversation is given up.
     """
 
     def __init__(
@@ -186,14 +186,15 @@ class Scheduler:
         # The last sampled token needs no slot, hence one more token than slots.
         self.max_model_len = min(max_model_len, cache.stats().capacity + 1)
         self.waiting = ORDERS[schedule](cache, lenience)
-        self.conversations = Conversations(cache, cache.capacity // max_num_batched_tokens)
+        self.conversations = Conversations(cache)
         self._anti_thrash = anti_thrash and cache.reuse is Reuse.COMPUTED
         self.running: list[Request] = []
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
-        self._clock = clock
+        self.clock = clock
         self._next_order = 0
+        self._step_began = 0.0
         self._mean_reply = float(DECODE_RESERVATION)
         self._lacks_memory: Request | None = None
         # Of the step that is under way: requests that joined it relying on tokens that others compute in it, and the
@@ -285,7 +286,8 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Choose the next step's tokens and reserve their slots."""
-        self.conversations.begin_step()
+        self._step_began = self.clock()
+        self.conversations.expire(self._step_began)
         output = SchedulerOutput([], [], [])
         budget = self._schedule_decodes(output, self.max_num_batched_tokens)
         budget = self._schedule_prefills(output, budget)
@@ -302,6 +304,9 @@ class Scheduler:
         Returns:
             The requests that went back to the queue, failed or not.
         """
+        num_tokens = sum(stop - start for _, start, stop in output.scheduled)
+        if 2 * num_tokens >= self.max_num_batched_tokens:
+            self.conversations.measure(self.clock() - self._step_began, num_tokens)
         requeued: set[Request] = set()
         for request in self._borrowers:
             if request in failed or request.lender in failed or request.lender in requeued:
@@ -357,12 +362,10 @@ class Scheduler:
             if self.cache.reuse is Reuse.SCHEDULED:
                 room = min(room, self.cache.page_size - 1 - (request.num_computed - request.num_owned))
             steps = room if steps is None else min(steps, room)
-        kept = self.conversations.steps_left()
-        return max(min(steps or 0, steps or 0 if kept is None else kept), 0)
+        return max(steps or 0, 0)
 
     def repeat(self, steps: int) -> None:
         """Do so many of these steps at once; the caller adds as many tokens to every running request."""
-        self.conversations.pass_steps(steps)
         for request in self.running:
             request.num_computed += steps
 
@@ -572,7 +575,7 @@ class Scheduler:
         if request.num_borrowed:
             self._borrowers.append(request)
         if request.admitted_at is None:
-            request.admitted_at = self._clock()
+            request.admitted_at = self.clock()
             request.num_cached = request.num_computed
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
@@ -653,7 +656,7 @@ class Scheduler:
         self._free_after(request, request.num_owned)
         if request.handle is not None:
             if keep and request.num_owned:
-                self.conversations.ended(request)
+                self.conversations.ended(request, self.clock())
             self.cache.unlock(request.handle)
         request.forget_slots()
 
