@@ -75,9 +75,14 @@ class EngineConfig:
     schedule: str = setting(
         "auto",
         "who is let in next: fcfs by arrival, lpm who has most of its prompt in the radix tree, dfs who has most in "
-        "common with the one before; lpm and dfs let nobody wait for more than twice the work that fcfs would do first. "
-        "auto is lpm with the radix tree, fcfs with the other prefix caches",
+        "common with the one before; lpm and dfs let nobody wait for more than twice the work that fcfs would do "
+        "first. auto is lpm with the radix tree, fcfs with the other prefix caches",
         choices=("auto", "fcfs", "lpm", "dfs"),
+    )
+    anti_thrash: bool = setting(
+        True,
+        "while requests wait, keep the prefixes of conversations that go on, and let others wait until there is room; "
+        "with the radix tree only",
     )
     kernels: str = setting(
         "auto",

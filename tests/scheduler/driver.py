@@ -42,6 +42,7 @@ class Driver:
         lenience: float = 1.0,
         anti_thrash: bool = False,
     ) -> None:
+        self.steps = 0
         self.cache: PrefixCache = CACHES[kind](capacity, page_size)
         self.scheduler = Scheduler(
             self.cache,
@@ -51,6 +52,7 @@ class Driver:
             schedule=schedule,
             lenience=lenience,
             anti_thrash=anti_thrash,
+            clock=lambda: float(self.steps),
         )
         self.written: dict[int, Any] = {}
         self.computed: list[tuple[Any, ...]] = []
@@ -60,7 +62,6 @@ class Driver:
         self.to_hold: set[str] = set()
         self.holds: list[Hold] = []
         self.salts: dict[str, int] = {}
-        self.steps = 0
 
     def add(
         self,

@@ -49,6 +49,8 @@ class TrafficMachine(RuleBasedStateMachine):
             schedule=schedule,
             anti_thrash=anti_thrash,
         )
+        if anti_thrash:
+            self.driver.scheduler.conversations.return_rate = 1.0
         self.asked: dict[str, tuple[list[int], int, int]] = {}
         self.scored: dict[str, range] = {}
 
@@ -73,6 +75,13 @@ class TrafficMachine(RuleBasedStateMachine):
     def continue_a_conversation(self, data: st.DataObject) -> None:
         request = self.driver.live[data.draw(st.sampled_from(sorted(self.driver.live)))]
         self.add([*request.tokens.array.tolist(), *data.draw(token_lists)][:40], 3, request.namespace, 1)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.driver.done)
+    def take_the_next_turn(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(set(self.driver.done) & set(self.asked)) or [""]))
+        if name:
+            self.add([*self.asked[name][0], *self.driver.done[name], *data.draw(token_lists)][:40], 3, (), 1)
 
     @rule(prompt=token_lists, data=st.data(), namespace=st.sampled_from([(), ("a",)]), hold=st.booleans())
     def score(self, prompt: list[int], data: st.DataObject, namespace: tuple[str, ...], hold: bool) -> None:
@@ -151,6 +160,38 @@ class TrafficMachine(RuleBasedStateMachine):
 
 TestTraffic = TrafficMachine.TestCase
 TestTraffic.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+
+
+@given(
+    st.lists(st.lists(st.tuples(token_lists, st.integers(1, 6)), min_size=1, max_size=4), min_size=1, max_size=6),
+    st.sampled_from(["fcfs", "lpm", "dfs"]),
+    st.integers(0, 30),
+    st.integers(1, 9),
+)
+@settings(max_examples=150, deadline=None)
+def test_conversations_end_in_every_pool_that_holds_the_longest(
+    conversations: list[list[tuple[list[int], int]]], schedule: str, spare: int, budget: int
+) -> None:
+    longest = max(sum(len(said) + most for said, most in turns) for turns in conversations)
+    driver = Driver(longest + spare, budget=budget, max_num_seqs=4, schedule=schedule, anti_thrash=True)
+    driver.scheduler.conversations.return_rate = 1.0
+    history: dict[int, list[int]] = {index: [] for index in range(len(conversations))}
+    turn = dict.fromkeys(history, 0)
+    for index in history:
+        history[index] += conversations[index][0][0]
+        driver.add(f"{index}-0", history[index], conversations[index][0][1])
+    while driver.scheduler.has_work():
+        assert driver.step().scheduled
+        assert driver.steps < 5000
+        for index, turns in enumerate(conversations):
+            name = f"{index}-{turn[index]}"
+            if name in driver.done and turn[index] + 1 < len(turns):
+                turn[index] += 1
+                said, most = turns[turn[index]]
+                history[index] += [*driver.done[name], *said]
+                driver.add(f"{index}-{turn[index]}", history[index], most)
+    assert len(driver.done) == sum(map(len, conversations))
+    assert driver.cache.stats().protected == 0
 
 
 @pytest.mark.parametrize(("kind", "schedule"), ARRANGEMENTS)

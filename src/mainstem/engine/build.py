@@ -50,6 +50,7 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         max_num_seqs=config.max_num_seqs,
         max_model_len=_max_model_len(config, loaded.shape.max_position),
         schedule=config.order,
+        anti_thrash=config.anti_thrash,
     )
     core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade)
     return BuiltEngine(core, files.name, budget, runner.compute)

@@ -2,9 +2,9 @@
 
 Work is counted in tokens of prompts; a token of a reply counts as several. In order of arrival, a request waits for the
 work of those before it. Here later ones may go first, but at any moment their work, since the request began to wait, is
-at most `lenience` times the work of earlier ones that went before it. So it waits for (1 + lenience) times the work that
-lay before it, at most; with a lenience of 1, for twice as much. What a reply will cost is not known when its request is
-let in: an estimate is charged, and put right when the request leaves.
+at most `lenience` times the work of earlier ones that went before it. So it waits for at most (1 + lenience) times the
+work that lay before it; with a lenience of 1, for twice as much. What a reply will cost is not known when its request
+is let in: an estimate is charged, and put right when the request leaves.
 
 It knows places in the queue and amounts of work, no requests.
 """

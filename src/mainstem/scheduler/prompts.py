@@ -288,14 +288,13 @@ class WaitingPrompts:
 
     def _prune(self, node: PromptNode) -> PromptNode:
         """Drop nodes that nobody needs any more, from this one up; returns the lowest that may be worth less now."""
-        while node.num_ending == 0 and not node.children and node.parent is not None:
-            parent = node.parent
+        parent = node.parent
+        while node.num_ending == 0 and not node.children and parent is not None:
             del parent.children[node.key]
             node.parent = None
-            node = parent
+            node, parent = parent, parent.parent
         if node.num_ending or len(node.children) != 1 or node.depth <= 0:
             return node
-        parent = node.parent
         assert parent is not None
         (child,) = node.children.values()
         child.key, child.start, child.parent = node.key, node.start, parent

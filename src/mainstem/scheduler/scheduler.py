@@ -221,7 +221,7 @@ class Scheduler:
         """
         self.check_length(request.num_prompt)
         request.max_tokens = min(request.max_tokens, self.max_model_len - request.num_prompt)
-        place = self.conversations.place_of(request)
+        place = self.conversations.place_of(request, self.clock())
         request.order = self._next_order if place is None else place
         self._next_order += 1
         request.view = self.cache.view(request.namespace)
@@ -534,6 +534,8 @@ class Scheduler:
         headroom = max(next_pages, int(ADMISSION_HEADROOM * self.cache.capacity)) if self.running else 0
         if not _rows_left(request, output):
             return 0
+        if self.running and not self.conversations.continues(request):
+            headroom += self.conversations.room_to_grow()
         while room.available < room.needed + headroom:
             # What runs, or continues what is kept, is worth more than what others may come back for.
             if self.running and not self.conversations.continues(request):
@@ -697,7 +699,9 @@ class Scheduler:
             assert request.num_computed <= len(request.table), f"{request} has computed tokens without slots"
             assert request.num_owned <= request.num_computed, f"{request} shares tokens it has not computed"
         assert self.num_held == sum(len(hold.slots) for hold in self.holds), "held tokens are miscounted"
-        in_use = self._held_slots().union(self.conversations.slots(), *(request.table.slots.tolist() for request in self.running))
+        in_use = self._held_slots().union(
+            self.conversations.slots(), *(request.table.slots.tolist() for request in self.running)
+        )
         protected = self.cache.stats().protected
         assert protected == len(in_use), (
             f"{protected} slots are protected, but running requests and holds account for {len(in_use)}"
