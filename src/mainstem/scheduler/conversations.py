@@ -1,14 +1,14 @@
 """Conversations that are between two turns while others wait: their places in the queue, and their prefixes.
 
-When the conversations that go on at the same time do not all fit the pool, each turn evicts what another one needs next,
-and every turn computes its whole history. So while requests wait, a reply that has ended leaves a lock on its prefix, and
-the turn that goes on from it takes its place in the queue: a conversation is served like one long request, and those for
-which there is no room wait until others are done (Denning 1968 ran programs by their working sets in this way).
+When the conversations that go on at the same time do not all fit the pool, each turn evicts what another one needs
+next, and every turn computes its whole history. So while requests wait, a reply that has ended leaves a lock on its
+prefix, and the turn that goes on from it takes its place in the queue: a conversation is served like one long request,
+and those for which there is no room wait until others are done (Denning 1968 ran programs by their working sets so).
 
 What is kept must be worth it. Nothing is while most replies are the last of their conversation. A lock lasts for some
-times the usual pause between two turns, and never longer than computing the whole pool takes: keeping a part of the pool
-idle for that time costs as much as computing that part again (ski rental: Karlin et al. 1988). Locks give way to what
-runs already, that of the conversation which came last first.
+times the usual pause between two turns, and never longer than computing the whole pool takes: keeping a part of the
+pool idle for that time costs as much as computing that part again (ski rental: Karlin et al. 1988). Locks give way to
+what runs already, that of the conversation which came last first.
 """
 
 from __future__ import annotations
