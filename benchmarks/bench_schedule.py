@@ -199,7 +199,7 @@ def _hits(workload: Workload, records: Sequence[CallRecord]) -> float:
 
 # -- more agents than the pool holds ----------------------------------------------------------------------------------
 
-HELD, TASKS, TOOL_WAIT_S = 8, 64, 1.0
+HELD, TASKS, TOOL_WAIT_S = 8, 128, 1.0
 
 
 def concurrent(tasks: int, agents: int, seed: int = 0) -> Workload:

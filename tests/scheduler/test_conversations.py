@@ -43,7 +43,7 @@ def test_what_is_computed_again_does_not_grow_with_the_number_of_conversations(s
     least = TURNS * (SAID + 1) - 1  # for each
     kept = computed(run(driver(pool, schedule=schedule), 12)) / 12
     lost = computed(run(driver(pool, schedule=schedule, anti_thrash=False), 12)) / 12
-    assert kept < 1.3 * least
+    assert kept < 1.4 * least
     assert lost > 1.3 * kept
 
 

@@ -13,14 +13,14 @@ import time
 from bisect import insort
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mainstem.errors import OutOfSlots, PromptTooLong
-from mainstem.pages import SlotArray
+from mainstem.scheduler.candidates import REPLY_WEIGHT, Candidate, Candidates, Donors
 from mainstem.scheduler.conversations import Conversations
+from mainstem.scheduler.output import Hold, LogitSource, ScheduledTokens, SchedulerOutput, ScoredTokens
 from mainstem.scheduler.request import Request, RequestState
 from mainstem.scheduler.waiting import ORDERS
-from mainstem.tree import PrefixCache, PrefixHandle, Reuse, common_length
+from mainstem.tree import PrefixCache, Reuse
 
 # A decoding request reserves this many slots at a time, so that its tokens lie in long runs.
 DECODE_RESERVATION = 64
@@ -28,58 +28,8 @@ DECODE_RESERVATION = 64
 ADMISSION_HEADROOM = 0.01
 # Most requests that are passed over in a step because conversations take up the room that they need.
 MOST_PASSED_OVER = 8
-# A reply is expected to be as long as the last ones were, of which about so many are remembered.
-REPLIES_REMEMBERED = 32
-# What a token of a reply keeps others waiting for, in tokens of a prompt, which are computed many at once.
-REPLY_WEIGHT = 2.0
 # Most tokens whose logits are wanted for scoring in one step; a row of logits is as wide as the vocabulary.
 MAX_SCORED_TOKENS = 256
-
-
-class ScheduledTokens(NamedTuple):
-    """Tokens `[start, stop)` of a request are computed in this step; their slots are in its page table."""
-
-    request: Request
-    start: int
-    stop: int
-
-
-class LogitSource(NamedTuple):
-    """`request` samples its next token from the logits of token `position` of the `entry`-th scheduled request."""
-
-    request: Request
-    entry: int
-    position: int
-
-
-class ScoredTokens(NamedTuple):
-    """The logits of tokens `[start, stop)` of `request`, the `entry`-th scheduled one, are wanted; may be none."""
-
-    request: Request
-    entry: int
-    start: int
-    stop: int
-
-
-class SchedulerOutput(NamedTuple):
-    """One step's work; empty when nothing can run. A request that scores has one `scored` for each `scheduled`."""
-
-    scheduled: list[ScheduledTokens]
-    sources: list[LogitSource]
-    scored: list[ScoredTokens]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hold:
-    """A lock on a computed prefix that outlives the request that computed it.
-
-    Attributes:
-        handle: of the locked prefix.
-        slots: int32[n], where its tokens' KV lies.
-    """
-
-    handle: PrefixHandle
-    slots: SlotArray
 
 
 @dataclass(slots=True)
@@ -90,67 +40,6 @@ class SchedulerCounts:
     cached_tokens: int = 0
     prefilled_tokens: int = 0
     preemptions: int = 0
-
-
-class _Donor(NamedTuple):
-    """A running request that computes what another one needs, and up to where they agree."""
-
-    request: Request
-    common: int
-
-
-class _Donors:
-    """Running requests that compute tokens which others may need too, and how far they come in this step.
-
-    Attributes:
-        requests: who they are.
-        entries: where in the step's schedule those are that are in it.
-    """
-
-    def __init__(self, output: SchedulerOutput, running: Collection[Request]) -> None:
-        self.requests: list[Request] = []
-        self.entries: dict[Request, int] = {}
-        self._stops: dict[Request, int] = {}
-        entries = {scheduled.request: entry for entry, scheduled in enumerate(output.scheduled)}
-        for request in running:
-            if request.num_remaining > 1 or request.num_computed < request.num_prompt:
-                self.add(request, entries.get(request), output)
-
-    def add(self, request: Request, entry: int | None, output: SchedulerOutput) -> None:
-        """One more; `entry` is its place in the schedule, if it has one."""
-        self.requests.append(request)
-        if entry is not None:
-            self.entries[request] = entry
-            self._stops[request] = output.scheduled[entry].stop
-
-    def stop_of(self, request: Request) -> int:
-        """How many of its tokens are computed after this step."""
-        return self._stops.get(request, request.num_computed)
-
-
-class _Room(NamedTuple):
-    """Slots that a waiting request needs, and how many it could have."""
-
-    needed: int
-    available: int
-
-
-class _Candidate(NamedTuple):
-    """A waiting request that could be let in, and what that would take.
-
-    Attributes:
-        work: what it would keep others waiting for, in tokens of prompts.
-    """
-
-    request: Request
-    donor: _Donor | None
-    room: _Room
-    work: float
-
-    @property
-    def follows(self) -> bool:
-        """Whether another request computes all of its tokens in this step."""
-        return self.donor is not None and self.donor.common == len(self.request.tokens)
 
 
 class Scheduler:
@@ -195,7 +84,7 @@ class Scheduler:
         self.clock = clock
         self._next_order = 0
         self._step_began = 0.0
-        self._mean_reply = float(DECODE_RESERVATION)
+        self._candidates = Candidates(cache, self.waiting)
         self._lacks_memory: Request | None = None
         # Of the step that is under way: requests that joined it relying on tokens that others compute in it, and the
         # first slots of the pages that the prefix cache was given before they are computed.
@@ -237,7 +126,7 @@ class Scheduler:
         else:
             self.running.remove(request)
             if request.score_from is None:
-                self._mean_reply += (request.num_generated - self._mean_reply) / REPLIES_REMEMBERED
+                self._candidates.learn(request.num_generated)
             self._release(request, keep=self._anti_thrash and request.score_from is None and len(self.waiting) > 0)
         if not self.waiting:
             self.conversations.give_up()
@@ -279,7 +168,7 @@ class Scheduler:
 
     def shortage(self) -> OutOfSlots:
         """Why nothing can run though requests wait: what the stuck one lacks, and what holds keep from it."""
-        room = self._room_for(self.stuck, None)
+        room = self._candidates.room_for(self.stuck, None)
         return OutOfSlots(room.needed, room.available, held=len(self._held_slots()))
 
     # -- one step -------------------------------------------------------------------------------------------------
@@ -436,12 +325,12 @@ class Scheduler:
         self._lacks_memory = None
         if not self.waiting or len(self.running) >= self.max_num_seqs:
             return
-        donors = _Donors(output, self.running if self.cache.reuse is Reuse.COMPUTED else ())
+        donors = Donors(output, self.running if self.cache.reuse is Reuse.COMPUTED else ())
         for donor in donors.requests:
-            self._pass_over(donor, donors)
+            self._candidates.pass_over(donor, donors)
         passed_over = 0
         while budget and len(self.running) < self.max_num_seqs:
-            candidate = self._next_candidate(donors)
+            candidate = self._candidates.next(donors)
             if candidate is None:
                 break
             if candidate.follows:
@@ -459,12 +348,12 @@ class Scheduler:
             budget -= scheduled
             if self.cache.reuse is Reuse.COMPUTED:
                 donors.add(candidate.request, len(output.scheduled) - 1, output)
-                self._pass_over(candidate.request, donors)
+                self._candidates.pass_over(candidate.request, donors)
         if budget == 0:
             self._admit_followers(donors, output)
         self.waiting.show_all()
 
-    def _admit_followers(self, donors: _Donors, output: SchedulerOutput) -> None:
+    def _admit_followers(self, donors: Donors, output: SchedulerOutput) -> None:
         """Let in those that need no token of the budget, since others compute all of theirs in this step."""
         followers = {
             request.order: request
@@ -473,61 +362,20 @@ class Scheduler:
             if request.namespace == other.namespace
         }
         for _, request in sorted(followers.items()):
-            if len(self.running) < self.max_num_seqs and (candidate := self._consider(request, donors)).follows:
+            if (
+                len(self.running) < self.max_num_seqs
+                and (candidate := self._candidates.consider(request, donors)).follows
+            ):
                 self._follow(candidate, donors, output)
 
-    def _next_candidate(self, donors: _Donors) -> _Candidate | None:
-        """Whom the queue would let in next."""
-        considered: dict[Request, _Candidate] = {}
-
-        def work_of(request: Request) -> float:
-            considered[request] = self._consider(request, donors)
-            return considered[request].work
-
-        request = self.waiting.next(work_of)
-        return None if request is None else considered.get(request) or self._consider(request, donors)
-
-    def _consider(self, request: Request, donors: _Donors) -> _Candidate:
-        donor = self._donor_of(request, donors)
-        follows = donor is not None and donor.common == len(request.tokens)
-        room = _Room(0, 0) if follows else self._room_for(request, donor)
-        # Its reply is expected to be as long as those of others.
-        left = request.num_prompt + request.max_tokens - len(request.tokens)
-        reply = min(left, self._mean_reply) if request.score_from is None else 0
-        return _Candidate(request, donor, room, room.needed + REPLY_WEIGHT * reply)
-
-    def _pass_over(self, other: Request, donors: _Donors) -> None:
-        """Hide from this step's admission those who need tokens that a running request will compute in a later one."""
-        stop = donors.stop_of(other)
-        size = self.cache.page_size
-        next_page = stop - stop % size + size
-        if next_page <= len(other.tokens):
-            self.waiting.hide(other, next_page)
-
-    def _donor_of(self, request: Request, donors: _Donors) -> _Donor | None:
-        """The request of this step, if any, that is about to compute the most of what this one lacks."""
-        best: _Donor | None = None
-        for other in donors.requests:
-            if other.namespace == request.namespace:
-                common = _known_common_length(request, other)
-                if request.score_from is not None:
-                    common = min(common, request.num_reusable)
-                common -= common % self.cache.page_size
-                if common > other.num_computed and (best is None or common > best.common):
-                    best = _Donor(other, common)
-        if best is None or best.common == len(request.tokens):
-            return best  # even if all of it is cached, the last token's logits are not
-        cached = request.view.peek(request.tokens.array).length
-        return best if best.common > cached else None
-
-    def _follow(self, candidate: _Candidate, donors: _Donors, output: SchedulerOutput) -> None:
+    def _follow(self, candidate: Candidate, donors: Donors, output: SchedulerOutput) -> None:
         """Admit a request whose every token another one computes in this step: it only samples."""
         self._start(candidate)
         request, donor = candidate.request, candidate.donor
         assert donor is not None
         output.sources.append(LogitSource(request, donors.entries[donor.request], len(request.tokens) - 1))
 
-    def _try_admit(self, candidate: _Candidate, budget: int, output: SchedulerOutput) -> int:
+    def _try_admit(self, candidate: Candidate, budget: int, output: SchedulerOutput) -> int:
         """Admit a request if memory allows; returns how many tokens were scheduled, 0 if it must wait."""
         request, room = candidate.request, candidate.room
         next_pages = len(self.running) * self.cache.page_size
@@ -542,21 +390,14 @@ class Scheduler:
                 return 0
             if not self.conversations.give_way(request):
                 return 0
-            room = self._room_for(request, candidate.donor)
+            room = self._candidates.room_for(request, candidate.donor)
         self._start(candidate)
         request.table.append(self.cache.allocate(room.needed, after=request.table.last))
         num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
         return num_tokens
 
-    def _room_for(self, request: Request, donor: _Donor | None) -> _Room:
-        # At least the last token is computed, for its logits.
-        found = request.view.peek(request.tokens.array[: request.num_reusable])
-        known = max(found.length, donor.common if donor else 0)
-        stats = self.cache.stats()
-        return _Room(self._whole_pages(len(request.tokens) - known), stats.free + stats.evictable - found.evictable)
-
-    def _start(self, candidate: _Candidate) -> None:
+    def _start(self, candidate: Candidate) -> None:
         """Move a request to the running ones, its page table covering all that is or is being computed."""
         request, donor = candidate.request, candidate.donor
         self.waiting.remove(request)
@@ -725,12 +566,3 @@ def _most_tokens(request: Request, output: SchedulerOutput) -> int:
         return request.num_remaining
     before = max(request.score_from - request.num_computed, 0)
     return min(request.num_remaining, before + _rows_left(request, output))
-
-
-def _known_common_length(request: Request, other: Request) -> int:
-    """How many leading tokens a waiting request has in common with a running one; worked out once for each pair."""
-    known = request.common_lengths.get(other.order)
-    if known is None:
-        known = common_length(request.tokens.array, other.tokens.array)
-        request.common_lengths[other.order] = known
-    return known
