@@ -12,8 +12,9 @@ from mainstem.bench.distinct import endless_cache
 from mainstem.bench.drive import CallRecord, MemoryLog
 from mainstem.bench.limits import Limits, ModelCost
 from mainstem.bench.machines import Holding, MemoryUse
-from mainstem.bench.report import ArmReport, Figure, Pricing, Report, as_json, make_report
+from mainstem.bench.report import ArmReport, Figure, Pricing, Report, TurnReport, as_json, make_report
 from mainstem.bench.run import ArmRun
+from mainstem.bench.tables import notes, turns_table
 from mainstem.bench.workload import Call, Workload
 from tests.bench.support import tokens, workload
 
@@ -179,3 +180,23 @@ def test_a_different_reply_is_found(report: Report) -> None:
     found = make_report(two_turns(), changed).difference
     assert found is not None
     assert (found.call, found.token, found.other_arm, found.other_repeat) == (1, 1, "radix", 1)
+
+
+@pytest.mark.parametrize(("over", "busy"), [(0.9, True), (1.1, False)])
+def test_a_time_below_its_floor_is_called_a_busy_machine(report: Report, over: float, busy: bool) -> None:
+    def with_floor(turn: TurnReport) -> TurnReport:
+        assert turn.times is not None
+        return turn._replace(times=turn.times._replace(over_floor=Figure(over, over, over, 3)))
+
+    arms = [arm._replace(turns=[with_floor(turn) for turn in arm.turns]) for arm in report.arms]
+    assert any("busy" in note for note in notes(report._replace(arms=arms))) == busy
+
+
+def test_one_run_is_called_one(report: Report) -> None:
+    assert not any("ran once" in note for note in notes(report))
+    assert any("ran once" in note for note in notes(report._replace(repeats=1)))
+
+
+def test_a_narrow_terminal_gets_no_floors_and_a_table_that_fits(report: Report) -> None:
+    wide, narrow = turns_table(report), turns_table(report, 80)
+    assert len(wide.columns) - len(narrow.columns) == len(report.arms)

@@ -37,7 +37,7 @@ def test_help_shows_what_to_type_first() -> None:
         assert command in text
 
 
-@pytest.mark.parametrize("command", ["demo", "serve", "chat", "generate"])
+@pytest.mark.parametrize("command", ["demo", "serve", "chat", "generate", "lint"])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main([command, "--help"])
@@ -96,7 +96,7 @@ def test_a_wrong_variable_is_one_line_and_exit_code_2() -> None:
     [
         (ConfigError("too big"), 2, "error: too big\n"),
         (ModelLoadError("no model there"), 1, "error: no model there\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
 def test_errors_become_one_line_and_an_exit_code(

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from mainstem.tree import RadixCache
-from mainstem.tree.node import Node, RecencyList, Root
+from mainstem.tree.fair import FairOrder
+from mainstem.tree.node import Node, Root
+from mainstem.tree.tenancy import Space
 
 
 def build() -> RadixCache:
@@ -66,12 +68,13 @@ def lose_a_pin(cache: RadixCache) -> None:
 
 
 def unlink_the_parent(cache: RadixCache) -> None:
-    leaf(cache).parent = Root((), cache._recency)
+    leaf(cache).parent = Root(cache._nothing.space, cache._order)
 
 
 def misfile_a_child(cache: RadixCache) -> None:
     children = top(cache).children
     key, child = children.popitem()
+    assert isinstance(key, int | bytes)
     children[bytes(reversed(key)) if isinstance(key, bytes) else key + 1] = child
 
 
@@ -102,11 +105,11 @@ def widen_the_tokens(cache: RadixCache) -> None:
 
 
 def unlist_a_node(cache: RadixCache) -> None:
-    cache._recency.remove(leaf(cache))
+    cache._order.remove(leaf(cache))
 
 
 def list_a_locked_node(cache: RadixCache) -> None:
-    cache._recency.append(top(cache))
+    cache._order.add(top(cache), cache._order.tick())
 
 
 def break_the_ring(cache: RadixCache) -> None:
@@ -122,12 +125,12 @@ def list_a_parent_first(cache: RadixCache) -> None:
     cache.insert([7, 8, 9, 9], ("tenant",))
     (parent,) = cache._roots[(str, "tenant"),].children.values()
     (child,) = parent.children.values()
-    cache._recency.remove(child)
-    cache._recency.append(child)
+    cache._order.remove(child)
+    cache._order.add(child, child.last_used)
 
 
 def bury_a_living_node(cache: RadixCache) -> None:
-    leaf(cache).home = RecencyList()
+    leaf(cache).home = FairOrder(0)
 
 
 def keep_an_empty_root(cache: RadixCache) -> None:
@@ -135,11 +138,11 @@ def keep_an_empty_root(cache: RadixCache) -> None:
 
 
 def misfile_a_root(cache: RadixCache) -> None:
-    cache._roots[()].namespace = ((int, 1),)
+    cache._roots[()].space = Space(((int, 1),), cache._roots[()].space.account)
 
 
 def hang_a_root_below_another(cache: RadixCache) -> None:
-    cache._roots[()].parent = Root((), cache._recency)
+    cache._roots[()].parent = Root(cache._nothing.space, cache._order)
 
 
 def damage_the_allocator(cache: RadixCache) -> None:

@@ -1,13 +1,14 @@
 """What a step costs on a machine that is not here: a roofline over arithmetic, memory and links.
 
-    linear layers   max(2 N t / C, W / B)                    t tokens; and the output layer for those that are sampled
-    attention       max(4 L d_q pairs / C_a, k c / B)        pairs of query and key; c tokens of KV read
+    linear layers   2 N t / C  and  W / B                    t tokens; and the output layer for those that are sampled
+    attention       4 L d_q pairs / C_a  and  k c / B        pairs of query and key; c tokens of KV read
     all-reduces     2 L (latency + 2 (n-1)/n t h b / link)   n devices; h the width of the residual stream, b its bytes
     step            their sum, plus a fixed overhead
 
 N, L, d_q, W, k as in `limits`; C, C_a and B are what the machine reaches: all devices' peak, times an efficiency. Every
 request reads its own context, shared or not, as most engines do. Linear layers, attention and all-reduces follow one
-another, so their times add up; within each, arithmetic and reading overlap. It knows steps, and no clock.
+another, so their times add up; within each, arithmetic and reading overlap on a GPU, so that the longer one counts, and
+follow one another on a CPU, whose cores do both. It knows steps, and no clock.
 """
 
 from __future__ import annotations
@@ -91,8 +92,9 @@ class RooflineCost:
         tokens, sampled = np.asarray(load.tokens, np.float64), np.asarray(load.sampled, np.float64)
         pairs, context = np.asarray(load.pairs, np.float64), np.asarray(load.context, np.float64)
         products = 2.0 * model.num_active * tokens + 2.0 * sizes.vocab_size * sizes.hidden * sampled
-        linear = np.maximum(products / self._gemm, model.weight_bytes / self._memory)
-        attention = np.maximum(
+        together = np.maximum if self.efficiency.overlap else np.add
+        linear = together(products / self._gemm, model.weight_bytes / self._memory)
+        attention = together(
             4.0 * model.num_layers * model.query_width * pairs / self._attention,
             model.kv_bytes_per_token * context / self._memory,
         )

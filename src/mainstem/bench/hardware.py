@@ -52,6 +52,7 @@ class Efficiency:
         memory: share of the peak bandwidth in reading weights and KV.
         link: share of the link's bandwidth in an all-reduce.
         step_overhead_s: of every step, what is neither: scheduling, launching, sampling.
+        overlap: whether a kernel reads while it computes, so that the longer of the two is what it takes.
         reasons: one sentence for each of the figures.
     """
 
@@ -60,6 +61,7 @@ class Efficiency:
     memory: float
     link: float
     step_overhead_s: float
+    overlap: bool
     reasons: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -112,6 +114,7 @@ GPU_EFFICIENCY = Efficiency(
     memory=0.80,
     link=0.75,
     step_overhead_s=0.002,
+    overlap=True,
     reasons=(
         "gemm 0.65: large 16-bit products reach 0.65 to 0.75 of the dense peak on these devices; the lower end, as "
         "norms, activations and launches lie between them",

@@ -65,6 +65,10 @@ class Limits(NamedTuple):
     flops_per_s: float
     bytes_per_s: float
 
+    def or_better(self, other: Limits) -> Limits:
+        """What was reached in either of two measurements; a moment when others use the machine spoils one."""
+        return Limits(max(self.flops_per_s, other.flops_per_s), max(self.bytes_per_s, other.bytes_per_s))
+
     def ttft_floor(self, cost: ModelCost, cached: float, new: float) -> float:
         """Seconds to the first token, at least, of a call with `new` tokens to compute after `cached` ones."""
         return max(cost.flops(cached, new) / self.flops_per_s, cost.bytes_read(cached + new) / self.bytes_per_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,8 @@ LIMIT_STYLE = (0, (1, 2))
 # Pictures of long runs show no more steps than they have columns.
 _MOST_POINTS = 2000
 _TITLE_WIDTH = 72
+# Times further apart than this are drawn on a logarithmic axis.
+_LOG_FROM = 10
 
 
 def draw_report(
@@ -61,13 +63,22 @@ def save_picture(stem: Path, title: str, draw: Callable[[Axes], None], legend: s
         figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
         axes.set_title(fill(title, _TITLE_WIDTH), loc="left")
         draw(axes)
-        axes.set_ylim(bottom=0)
+        if axes.get_yscale() == "linear":
+            axes.set_ylim(bottom=0)
         axes.grid(color="#d8dee4", linewidth=0.6)
         axes.legend(frameon=False, title=legend, alignment="left")
         figure.savefig(files[0], metadata={"Date": None})
         figure.savefig(files[1], dpi=150)
         pyplot.close(figure)
     return files
+
+
+def _line(arm: str) -> dict[str, Any]:
+    """How an arm's line looks: block hashes are a broad band beneath the tree, so that both show where they agree."""
+    style: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.5, "zorder": 3}
+    if arm == "block-hash":
+        style |= {"markersize": 8, "linewidth": 5, "alpha": 0.45, "zorder": 2}
+    return style | {"color": ARM_COLORS.get(arm), "label": arm}
 
 
 def _turns(arm: ArmReport) -> list[int]:
@@ -77,7 +88,7 @@ def _turns(arm: ArmReport) -> list[int]:
 def _draw_prefill(axes: Axes, report: Report) -> None:
     for arm in report.arms:
         values = [turn.counts.prefilled / turn.counts.calls for turn in arm.turns]
-        axes.plot(_turns(arm), values, marker="o", markersize=4, color=ARM_COLORS.get(arm.arm), label=arm.arm)
+        axes.plot(_turns(arm), values, **_line(arm.arm))
     first = report.arms[0]
     new = [turn.counts.new / turn.counts.calls for turn in first.turns]
     axes.plot(_turns(first), new, color=LIMIT_COLOR, linestyle=LIMIT_STYLE, label="new tokens: the least")
@@ -87,9 +98,12 @@ def _draw_prefill(axes: Axes, report: Report) -> None:
 def _draw_ttft(axes: Axes, report: Report) -> None:
     for arm in report.arms:
         figures = [turn.times.ttft.median for turn in arm.turns if turn.times is not None]
+        axes.plot(_turns(arm), [f.median for f in figures], **_line(arm.arm))
         color = ARM_COLORS.get(arm.arm)
-        axes.plot(_turns(arm), [f.median for f in figures], marker="o", markersize=4, color=color, label=arm.arm)
         axes.fill_between(_turns(arm), [f.min for f in figures], [f.max for f in figures], color=color, alpha=0.2)
+    spread = [turn.times.ttft.median.median for arm in report.arms for turn in arm.turns if turn.times is not None]
+    if max(spread) > _LOG_FROM * min(spread):
+        axes.set_yscale("log")
     _label_turns(axes, report.arms[0], "seconds to the first token, median")
 
 
@@ -98,7 +112,7 @@ def _draw_memory(axes: Axes, runs: Sequence[ArmRun]) -> None:
         assert run.memory is not None
         in_use = np.array(run.memory.in_use)
         at = np.linspace(0, len(in_use) - 1, min(len(in_use), _MOST_POINTS)).astype(int)
-        axes.plot(at, in_use[at], linewidth=1.2, color=ARM_COLORS.get(run.arm), label=run.arm)
+        axes.plot(at, in_use[at], **(_line(run.arm) | {"marker": ""}))
     axes.set_xlabel("step of the engine")
     axes.set_ylabel("KV slots that running calls hold")
 

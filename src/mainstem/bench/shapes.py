@@ -132,6 +132,11 @@ _SIZES = {
 }
 
 
+def known_models() -> tuple[str, ...]:
+    """The names that `model_sizes` knows."""
+    return tuple(sorted(_SIZES))
+
+
 def model_sizes(name: str) -> ModelSizes:
     """The sizes of a model by its name.
 
@@ -141,4 +146,4 @@ def model_sizes(name: str) -> ModelSizes:
     try:
         return _SIZES[name.lower()]
     except KeyError:
-        raise ConfigError(f"the sizes of '{name}' are not known; known are {', '.join(sorted(_SIZES))}") from None
+        raise ConfigError(f"the sizes of '{name}' are not known; known are {', '.join(known_models())}") from None

@@ -19,7 +19,7 @@ import numpy as np
 from mainstem.bench.cost import RooflineCost
 from mainstem.bench.drive import CallRecord, drive
 from mainstem.bench.hardware import Efficiency, Hardware
-from mainstem.bench.limits import measure_limits
+from mainstem.bench.limits import Limits
 from mainstem.bench.machines import VirtualMachine
 from mainstem.bench.run import EngineArms, make_cache
 from mainstem.bench.shapes import ModelSizes
@@ -29,8 +29,6 @@ from mainstem.scheduler import Scheduler
 from mainstem.tree import TokenArray
 
 if TYPE_CHECKING:
-    import torch
-
     from mainstem.model import ModelShape
 
 # Predictions further off than this are reported as such.
@@ -42,6 +40,7 @@ CPU_EFFICIENCY = Efficiency(
     memory=1.0,
     link=1.0,
     step_overhead_s=0.006,
+    overlap=False,
     reasons=(
         "gemm 0.65: norms, rotations, activations and residual sums lie between the products, and small models have "
         "products narrower than the one measured",
@@ -101,9 +100,8 @@ class TurnCheck(NamedTuple):
         return self.predicted[cost] / self.measured
 
 
-def this_machine(shape: ModelShape, rows: int, device: torch.device) -> Hardware:
-    """The machine that this runs on, by measuring it. Takes a second or two."""
-    limits = measure_limits(shape, rows, device)
+def this_machine(limits: Limits, rows: int) -> Hardware:
+    """The machine that this runs on, by what was measured of it with products of `rows` rows."""
     return Hardware(
         name="this",
         devices=1,
@@ -178,29 +176,34 @@ def probe(arms: EngineArms, rows: int, max_len: int, vocab_size: int) -> Probe:
 
 
 def efficiency_of(found: Probe, sizes: ModelSizes, hardware: Hardware) -> Efficiency:
-    """The shares of the peaks that a probe shows, none above 1."""
+    """The shares of the peaks that a probe shows, none above 1, with reading and arithmetic one after the other."""
     model = sizes.cost
     per_pair = 4.0 * model.num_layers * model.query_width
-    overhead = max(0.0, found.decode - model.weight_bytes / hardware.bytes_per_s)
+    per_row, per_sample = 2.0 * model.num_active, 2.0 * sizes.vocab_size * sizes.hidden
+    read = model.kv_bytes_per_token / hardware.bytes_per_s
     more = max(found.chunk_over_context - found.chunk, 1e-9)
-    attention_rate = min(per_pair * found.rows * found.context / more, hardware.flops_per_s)
-    own_pairs = found.rows * (found.rows + 1) / 2
-    products = 2.0 * model.num_active * found.rows + 2.0 * sizes.vocab_size * sizes.hidden
-    linear = max(found.chunk - overhead - per_pair * own_pairs / attention_rate, 1e-9)
-    gemm = min(1.0, products / linear / hardware.flops_per_s)
-    attention = attention_rate / hardware.flops_per_s
+    attending = max(more - read * found.context, 1e-9)
+    attention_rate = min(per_pair * found.rows * found.context / attending, hardware.flops_per_s)
+    own = per_pair * found.rows * (found.rows + 1) / 2 / attention_rate + read * found.rows
+    # What the chunk's other rows add to a decoded token's time are products alone: both read the weights once.
+    products = max(found.chunk - found.decode - own, 1e-9)
+    gemm_rate = min(per_row * (found.rows - 1) / products, hardware.flops_per_s)
+    gemm, attention = gemm_rate / hardware.flops_per_s, attention_rate / hardware.flops_per_s
+    reading = model.weight_bytes / hardware.bytes_per_s
+    overhead = max(0.0, found.decode - reading - (per_row + per_sample) / gemm_rate)
     return Efficiency(
         gemm=gemm,
         attention=attention,
         memory=1.0,
         link=1.0,
         step_overhead_s=overhead,
+        overlap=False,
         reasons=(
             f"gemm {gemm:.2f}: from a chunk of {found.rows} tokens with nothing before it, {found.chunk * 1e3:.0f} ms",
             f"attention {attention:.2f}: from the {more * 1e3:.0f} ms more that it takes over {found.context:,} tokens",
             "memory 1.0: as a copy",
-            f"overhead {overhead * 1e3:.1f} ms a step: a decoded token takes {found.decode * 1e3:.1f} ms, the rest of "
-            "which is reading the weights",
+            f"overhead {overhead * 1e3:.1f} ms a step: a decoded token takes {found.decode * 1e3:.1f} ms, most "
+            f"of it for reading the weights, {reading * 1e3:.1f} ms",
         ),
     )
 

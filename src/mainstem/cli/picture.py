@@ -44,7 +44,7 @@ def svg(turns: Sequence[TurnReport], summary: Summary, *, subtitle: str) -> str:
         f"{summary.new_tokens:,} of them new: prefill amplification {summary.amplification:.2f} "
         f"instead of {summary.uncached_amplification:.2f}"
     )
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}"'
+    size = f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(title)}">',

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import sys
 from typing import TYPE_CHECKING
 
 from mainstem.cli.extras import require_extras
@@ -12,11 +14,12 @@ from mainstem.config import EngineConfig, ServerConfig
 if TYPE_CHECKING:
     from mainstem.engine import AsyncEngine
 
-SUMMARY = "serve a model over an OpenAI-compatible HTTP API"
+SUMMARY = "serve a model over OpenAI's and Anthropic's HTTP APIs"
 DESCRIPTION = """\
-Serves POST /v1/chat/completions and /v1/completions, GET /v1/models, /health
-and /metrics, and more; every reply's usage says how many prompt tokens came
-from the cache. Stop with Ctrl-C or SIGTERM: running requests may finish first.
+Serves POST /v1/chat/completions, /v1/responses, /v1/completions, Anthropic's
+/v1/messages, GET /v1/models, /health and /metrics, and more (docs/api.md);
+every reply's usage says how many prompt tokens came from the cache. Stop with
+Ctrl-C or SIGTERM: running requests may finish first.
 """
 
 
@@ -34,12 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from mainstem.cli.loading import describe_budget, load_engine
-    from mainstem.server import listen
+    from mainstem.cli.loading import describe_budget, describe_template, load_engine
+    from mainstem.server import listen, read_keys, read_shared_prefixes
     from mainstem.server import serve as run_server
 
     console = Console(highlight=False, soft_wrap=True)
-    # Bound before anything slow happens, so that a port in use is told at once.
+    # Before anything slow happens, so that a port in use or a wrong file is told at once.
+    read_keys(server_config)
+    read_shared_prefixes(server_config)
     listener = listen(server_config)
     engine = load_engine(engine_config, console)
 
@@ -47,9 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
         for line in how_to_connect(url + "/v1", server_config.served_model_name or engine.model_name, server_config):
             console.print(line, markup=False)
 
+    if server_config.access_log:
+        _print_access_log()
     for line in describe_budget(engine.budget, engine.max_model_len):
         console.print(line, markup=False)
     console.print(f"Compute  {engine.compute}", markup=False)
+    for line in describe_template(engine.tokenizer.chat):
+        console.print(line, markup=False)
     run_server(
         engine,
         server_config,
@@ -62,8 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def how_to_connect(base_url: str, model: str, config: ServerConfig) -> list[str]:
     """Lines that show a client of this server."""
-    header = " -H 'authorization: Bearer YOUR_KEY'" if config.api_key else ""
-    key = "YOUR_KEY" if config.api_key else "none"
+    closed = config.api_key is not None or config.api_key_file is not None
+    header = " -H 'authorization: Bearer YOUR_KEY'" if closed else ""
+    key = "YOUR_KEY" if closed else "none"
     messages = '[{"role": "user", "content": "Name a river."}]'
     return [
         "",
@@ -82,6 +92,15 @@ def how_to_connect(base_url: str, model: str, config: ServerConfig) -> list[str]
         "  print(reply.usage.prompt_tokens_details.cached_tokens)",
         "",
     ]
+
+
+def _print_access_log() -> None:
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    access = logging.getLogger("mainstem.access")
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    access.propagate = False
 
 
 def _draining(engine: AsyncEngine, config: ServerConfig) -> str:

@@ -73,7 +73,11 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     """Add the flags that all workloads share."""
     group = parser.add_argument_group("run")
     group.add_argument("--arms", metavar="LIST", help="kinds of prefix cache to run, such as radix,none [default: all]")
-    group.add_argument("--repeats", default="3", metavar="N", help="how often each is run, in turn [default: 3]")
+    group.add_argument(
+        "--repeats",
+        metavar="N",
+        help="how often each is run, in turn [default: 3; 1 with --cache-only, where every run gives the same]",
+    )
     group.add_argument(
         "--cache-only",
         action="store_true",
@@ -127,7 +131,7 @@ def _read(arguments: argparse.Namespace) -> _Plan:
     plan = _Plan(
         config=read_settings(EngineConfig, arguments),
         arms=ARMS if arguments.arms is None else parse_arms(arguments.arms),
-        repeats=whole_number("--repeats", arguments.repeats),
+        repeats=_repeats(arguments),
         cache_only=arguments.cache_only,
         block_size=whole_number("--block-size", arguments.hash_block_size),
         pool_tokens=None if arguments.pool_tokens is None else whole_number("--pool-tokens", arguments.pool_tokens),
@@ -140,6 +144,12 @@ def _read(arguments: argparse.Namespace) -> _Plan:
         except OSError as error:
             raise ConfigError(f"--out: cannot make the folder {plan.out}: {error.strerror}") from None
     return plan
+
+
+def _repeats(arguments: argparse.Namespace) -> int:
+    if arguments.repeats is None:
+        return 1 if arguments.cache_only else 3
+    return whole_number("--repeats", arguments.repeats)
 
 
 def _virtual(plan: _Plan, make: MakeWorkload, choose_pool: ChoosePool) -> _Setting:
@@ -179,6 +189,7 @@ def _real(plan: _Plan, make: MakeWorkload, choose_pool: ChoosePool, console: Con
         arms = EngineArms(built, plan.config, pool, block_size=plan.block_size)
         display("warming up", 0, None)
         arms.warm_up()
+        limits = limits.or_better(measure_limits(runner.shape, plan.config.max_num_batched_tokens, runner.device))
         threads = torch.get_num_threads()
     return _Setting(
         workload=workload,
@@ -265,12 +276,14 @@ def _text(value: object) -> str:
 
 
 def _print(console: Console, report: Report) -> None:
-    from mainstem.bench.tables import totals_table, turns_table
+    from mainstem.bench.tables import notes, totals_table, turns_table
 
     console.print()
-    console.print(turns_table(report))
+    console.print(turns_table(report, console.width))
     console.print()
     console.print(totals_table(report))
+    for note in notes(report):
+        console.print(note)
 
 
 def _say_whether_same(report: Report, setting: _Setting, console: Console) -> int:

@@ -9,11 +9,12 @@ import torch
 from mainstem.config import EngineConfig
 from mainstem.engine.budget import MemoryBudget, plan_memory
 from mainstem.engine.core import EngineCore
+from mainstem.engine.speculation import Speculation
 from mainstem.errors import ConfigError
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
 from mainstem.scheduler import Scheduler
 from mainstem.tokens import Tokenizer
-from mainstem.tree import CACHES
+from mainstem.tree import CACHES, PrefixCache, RadixCache
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -37,13 +38,13 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     device = _device(config.device)
     files = resolve_model(config.model, progress)
     progress("loading the model", 0, None)
-    tokenizer = Tokenizer.load(files.folder)
+    tokenizer = Tokenizer.load(files.folder, canonical_tools=config.canonical_tools)
     loaded = load_model(
         files.folder, dtype=_dtype(config.dtype, device), device=device, random_weights=files.random_weights
     )
     budget = plan_memory(config, loaded.shape, device)
     runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels)
-    cache = CACHES[config.prefix_cache](budget.pool_tokens, config.page_size)
+    cache = _make_cache(config, budget.pool_tokens)
     scheduler = Scheduler(
         cache,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -52,8 +53,21 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         schedule=config.order,
         anti_thrash=config.anti_thrash,
     )
-    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade)
+    speculation = Speculation.of(config, scheduler)
+    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade, speculation=speculation)
     return BuiltEngine(core, files.name, budget, runner.compute)
+
+
+def _make_cache(config: EngineConfig, capacity: int) -> PrefixCache:
+    if config.prefix_cache != "radix":
+        return CACHES[config.prefix_cache](capacity, config.page_size)
+    return RadixCache(
+        capacity,
+        config.page_size,
+        by_tenant=True,
+        tenant_quota=config.tenant_quota,
+        share_after=config.share_after,
+    )
 
 
 def _device(name: str) -> torch.device:
@@ -63,7 +77,8 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"device '{name}' cannot be used: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device '{name}' cannot be used: {reason}", setting="device") from None
     return device
 
 
@@ -78,5 +93,8 @@ def _max_model_len(config: EngineConfig, max_position: int) -> int:
     if config.max_model_len is None:
         return max_position
     if config.max_model_len > max_position:
-        raise ConfigError(f"max_model_len {config.max_model_len} is more than the model's context of {max_position}")
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} is more than the model's context of {max_position}",
+            setting="max_model_len",
+        )
     return config.max_model_len

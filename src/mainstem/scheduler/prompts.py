@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import cast
 
 import numpy as np
 
@@ -133,6 +134,10 @@ class WaitingPrompts:
 
     def __len__(self) -> int:
         return len(self._at)
+
+    def namespaces(self) -> list[NamespaceKey]:
+        """Those in which anybody waits."""
+        return [cast(NamespaceKey, key) for key in self._top.children]
 
     # -- who waits ------------------------------------------------------------------------------------------------
 

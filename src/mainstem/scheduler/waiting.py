@@ -24,7 +24,8 @@ from mainstem.tree import (
     common_length,
     namespace_key,
 )
-from mainstem.tree.node import Node, Root
+from mainstem.tree.node import Node
+from mainstem.tree.tenancy import is_public, public_part
 
 
 class WaitingQueue:
@@ -182,18 +183,27 @@ class LongestPrefix(WaitingQueue):
         while node.parent is not None:
             edges.append(node.key)
             node = node.parent
-        assert isinstance(node, Root)
         tokens = np.concatenate(edges[::-1])
-        self._prompts.forget(node.namespace, tokens, len(tokens) - len(leaf.key) + kept)
+        length = len(tokens) - len(leaf.key) + kept
+        namespace = leaf.space.namespace
+        self._prompts.forget(namespace, tokens, length)
+        if is_public(namespace):
+            for private in self._prompts.namespaces():
+                if public_part(private) == namespace:
+                    self._prompts.forget(private, tokens, length)
 
     def _known_of(self, request: Request) -> int:
         return request.view.peek(request.tokens.array).length
 
     def check_integrity(self) -> None:
-        if self._cache.page_size == 1:
-            super().check_integrity()
-        else:  # tokens of a page that is known in part are counted here, and not by the cache
-            self._prompts.check_integrity()
+        self._prompts.check_integrity()
+        for request in self._requests.values():
+            known, cached = self._prompts.known(request.order), self._known_of(request)
+            if public_part(namespace_key(request.namespace)) is not None:
+                # What other tenants make public is found when the request is let in, and not noted before.
+                assert known <= cached, f"{request} is thought to have {known} cached tokens, but has {cached}"
+            elif self._cache.page_size == 1:  # of a page that is cached in part, tokens count here and not there
+                assert known == cached, f"{request} is thought to have {known} cached tokens, but has {cached}"
 
 
 ORDERS: dict[str, type[WaitingQueue]] = {"fcfs": WaitingQueue, "lpm": LongestPrefix, "dfs": DepthFirst}

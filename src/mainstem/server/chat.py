@@ -18,6 +18,7 @@ from mainstem.params import MAX_LOGPROBS
 from mainstem.server.auth import tenant_of
 from mainstem.server.generation import Generation, Part, Usage
 from mainstem.server.logprobs import chat_logprobs
+from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody, sampling_params
 from mainstem.server.replies import Choice, ReplyReader, ReplyShape, answer
 from mainstem.server.service import Service
@@ -32,14 +33,14 @@ def router(service: Service) -> APIRouter:
     """The route, bound to a service."""
     routes = APIRouter()
 
-    @routes.post("/v1/chat/completions")
+    @routes.post("/v1/chat/completions", openapi_extra=takes(ChatBody))
     async def chat_completions(request: Request) -> Response:
         service.check_open()
         body = await read_body(request, ChatBody, limit=service.body_limit)
         service.check_model(body.model)
         turn = read_turn(service, body)
         namespace = body.namespace(tenant_of(request))
-        ready = await prepare(service, turn)
+        ready = await prepare(service, turn, namespace=namespace)
         shape = ChatShape(service, body, ready)
         with naming_schema(turn, schema_param="response_format"):
             generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=shape.id)

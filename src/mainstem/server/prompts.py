@@ -17,7 +17,7 @@ from mainstem.server.errors import ApiError
 
 if TYPE_CHECKING:
     from mainstem.server.service import Service
-    from mainstem.tokens import Conversation, Message, Tokenizer
+    from mainstem.tokens import Conversation, KnownPrompt, Message, Tokenizer
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 T = TypeVar("T")
@@ -30,10 +30,13 @@ MIN_CHARACTER_LIMIT = 200_000
 
 
 class Prompt(NamedTuple):
-    """One prompt: its token ids (int32, at least one), and its text where it was not sent as ids."""
+    """One prompt: its token ids (int32, at least one), its text where it was not sent as ids, and if it is a chat's,
+    where its tokens are from.
+    """
 
     ids: TokenArray
     text: str | None
+    known: KnownPrompt | None = None
 
 
 async def completion_prompts(service: Service, value: Any, n: int) -> list[Prompt]:
@@ -68,8 +71,18 @@ async def decode_ids(service: Service, ids: TokenArray) -> str:
     return await _off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
 
 
-async def encode_chat(service: Service, conversation: Conversation, *, add_generation_prompt: bool = True) -> Prompt:
-    """A conversation, rendered with the model's chat template.
+async def encode_chat(
+    service: Service,
+    conversation: Conversation,
+    *,
+    add_generation_prompt: bool = True,
+) -> Prompt:
+    """A conversation, rendered with the model's chat template, with the token ids that are known of it.
+
+    Args:
+        service: whose model it is for.
+        conversation: what was said; its namespace says whose history is used.
+        add_generation_prompt: end where a reply begins.
 
     Raises:
         InvalidRequest: when the template cannot render it.
@@ -79,10 +92,13 @@ async def encode_chat(service: Service, conversation: Conversation, *, add_gener
     characters += _characters([tool.definition() for tool in conversation.tools])
     _check_characters(service, characters, "messages")
     tokenizer: Tokenizer = service.engine.tokenizer
+    history = service.engine.history
+    meaning = service.dialect.meaning([tool.name for tool in conversation.tools])
 
     def work() -> Prompt:
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
-        return Prompt(tokenizer.encode(text), text)
+        known = history.encode(history.cut(text), namespace=conversation.namespace, meaning=meaning)
+        return Prompt(known.ids, known.text, known)
 
     return await _off_loop(characters, work)
 

@@ -20,6 +20,7 @@ from mainstem.tree.interface import (
 from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, common_length, namespace_key
 from mainstem.tree.none import NoPrefixCache
 from mainstem.tree.radix import RadixCache
+from mainstem.tree.tenancy import public_namespace
 
 CACHES: dict[str, Callable[[int, int], PrefixCache]] = {
     "radix": RadixCache,
@@ -50,4 +51,5 @@ __all__ = [
     "as_tokens",
     "common_length",
     "namespace_key",
+    "public_namespace",
 ]

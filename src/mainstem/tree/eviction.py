@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from mainstem.tree.node import Node
+if TYPE_CHECKING:
+    from mainstem.tree.node import Node
 
 
 class EvictionReason(StrEnum):
@@ -29,6 +30,6 @@ class EvictionReason(StrEnum):
     """Somebody asked to forget everything."""
 
 
-OnEvict: TypeAlias = Callable[[Node, int, EvictionReason], None]
+OnEvict: TypeAlias = "Callable[[Node, int, EvictionReason], None]"
 """Called just before tokens leave the tree, with a leaf that is still linked to its parent, how many tokens of its edge
 stay (0 when the whole node goes), and why. It must not change the cache."""

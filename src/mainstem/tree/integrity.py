@@ -12,8 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from mainstem.pages import SlotArray
-from mainstem.tree.keys import NamespaceKey, TokenArray
-from mainstem.tree.node import ChildKey, Node, RecencyList, Root
+from mainstem.tree.fair import FairOrder
+from mainstem.tree.keys import NamespaceKey
+from mainstem.tree.node import ChildKey, Node, Root
+from mainstem.tree.order import EvictionOrder
+from mainstem.tree.tenancy import is_public, public_part
 
 
 class Census(NamedTuple):
@@ -26,10 +29,7 @@ class Census(NamedTuple):
 
 
 def check_tree(
-    roots: Mapping[NamespaceKey, Root],
-    recency: RecencyList,
-    page_size: int,
-    child_key: Callable[[TokenArray, int], ChildKey],
+    roots: Mapping[NamespaceKey, Root], order: FairOrder, page_size: int, key_of: Callable[[Node], ChildKey]
 ) -> Census:
     """Check every node and the order of use.
 
@@ -46,19 +46,37 @@ def check_tree(
             node = pending.pop()
             for key, child in node.children.items():
                 assert child.parent is node, "a child is not linked to its parent"
-                _check_node(child, recency, page_size)
-                assert key == child_key(child.key, 0), "a child is kept under a key that its edge does not begin with"
+                _check_node(child, order, page_size)
+                _check_space(node, child)
+                assert key == key_of(child), "a child is kept under a key that its edge does not begin with"
                 nodes.append(child)
                 pending.append(child)
+    _check_accounts(order, nodes)
     unlocked = [node for node in nodes if node.locks == 0]
-    _check_recency(recency, unlocked)
     evictable = sum(len(node.key) for node in unlocked)
     slots = np.concatenate([np.empty(0, np.int32), *(node.slots for node in nodes)])
     return Census(len(nodes), evictable, len(slots) - evictable, slots)
 
 
-def _check_node(node: Node, recency: RecencyList, page_size: int) -> None:
-    assert node.home is recency, "a node of the tree belongs to another cache, or was evicted"
+def _check_space(node: Node, child: Node) -> None:
+    above, below = node.space.namespace, child.space.namespace
+    assert below == above or is_public(above), "a node hangs below another tenant's"
+    assert above == below or public_part(below) == above, "a node hangs below what is not public for it"
+
+
+def _check_accounts(order: FairOrder, nodes: list[Node]) -> None:
+    by_account: dict[int, list[Node]] = {id(account): [] for account in order.accounts.values()}
+    for node in nodes:
+        assert id(node.space.account) in by_account, "a node counts for an account that was closed"
+        by_account[id(node.space.account)].append(node)
+    for account in order.accounts.values():
+        own = by_account[id(account)]
+        assert sum(len(node.key) for node in own) == account.tokens, "the tokens of an account are miscounted"
+        _check_order(account.order, [node for node in own if node.locks == 0])
+
+
+def _check_node(node: Node, order: FairOrder, page_size: int) -> None:
+    assert node.home is order, "a node of the tree belongs to another cache, or was evicted"
     assert len(node.key) > 0, "a node has no tokens"
     assert len(node.key) % page_size == 0, "an edge is not in whole pages"
     assert node.key.dtype == node.slots.dtype == np.int32, "tokens or slots are not int32"
@@ -72,17 +90,38 @@ def _check_node(node: Node, recency: RecencyList, page_size: int) -> None:
         assert (np.diff(pages, axis=1) == 1).all(), "the slots of a page are not consecutive"
 
 
-def _check_recency(recency: RecencyList, unlocked: list[Node]) -> None:
-    listed = list(islice(recency, len(unlocked) + 1))  # a broken ring may never end
+def _check_order(order: EvictionOrder, unlocked: list[Node]) -> None:
+    listed: list[Node] = []
+    for ring in (order.given_up(), *order.rings()):
+        nodes = list(islice(ring, len(unlocked) + 1))  # a broken ring may never end
+        assert all(node.ring is ring for node in nodes), "a node is listed in another ring than its own"
+        assert sum(len(node.key) for node in nodes) == ring.tokens, "the tokens of a ring are miscounted"
+        for before, after in pairwise(nodes):
+            assert before.newer is after, "the order of use is broken"
+            assert after.older is before, "the order of use is broken"
+            in_order = ring is order.given_up() or before.last_used <= after.last_used
+            assert in_order, "the order of use differs from the times of use"
+        listed += nodes
     position = {id(node): index for index, node in enumerate(listed)}
     assert len(position) == len(listed), "a node is listed twice in the order of use"
     assert position.keys() == {id(node) for node in unlocked}, (
         "the order of use does not list exactly the unlocked nodes"
     )
-    for before, after in pairwise(listed):
-        assert before.newer is after, "the order of use is broken"
-        assert after.older is before, "the order of use is broken"
-        assert before.last_used <= after.last_used, "the order of use differs from the times of use"
     for node in unlocked:
         for child in node.children.values():
-            assert position[id(child)] < position[id(node)], "a node would be evicted before its child"
+            if child.space.account is not node.space.account:
+                assert child.last_used <= node.last_used, "a public node was used before what hangs below it"
+                continue
+            if node.ring is child.ring or order.is_given_up(node):
+                first = position[id(child)] < position[id(node)]
+            else:
+                first = order.is_given_up(child) or child.last_used <= node.last_used
+            assert first, "a node would be evicted before its child"
+            _check_retention(node, child)
+
+
+def _check_retention(node: Node, child: Node) -> None:
+    above, below = node.ring.retention, child.ring.retention
+    if below is not None:
+        assert above is not None, "a node is retained without its parent"
+        assert above == above.joined(below), "a node is retained longer or more than its parent"

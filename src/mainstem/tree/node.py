@@ -1,21 +1,31 @@
-"""A node of the radix tree, and the order in which nodes were last used.
+"""A node of the radix tree.
 
-It knows how nodes are linked to one another; what to split, lock or evict is decided in `mainstem.tree.radix`.
+It knows how nodes are linked to one another. What to split or lock is decided in `mainstem.tree.radix`, what goes first
+in `mainstem.tree.order`, and which nodes are whose in `mainstem.tree.sessions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from mainstem.pages import SlotArray
+from mainstem.tree.eviction import EvictionReason
 from mainstem.tree.interface import PrefixHandle
 from mainstem.tree.keys import NamespaceKey, TokenArray
 
-ChildKey: TypeAlias = int | bytes
+if TYPE_CHECKING:
+    from mainstem.tree.fair import FairOrder
+    from mainstem.tree.order import Ring
+    from mainstem.tree.sessions import Session
+    from mainstem.tree.tenancy import Space
+
+EdgeKey: TypeAlias = int | bytes
 """The first token of an edge, or the bytes of its first page when pages have several tokens."""
+
+ChildKey: TypeAlias = EdgeKey | tuple[NamespaceKey, EdgeKey]
+"""Under which a node keeps a child; with its namespace where the child is a tenant's and the node is not."""
 
 NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
 
@@ -33,28 +43,53 @@ class Node(PrefixHandle):
         children: the nodes below, by the beginning of their edges.
         pins: locks taken on this node itself and not yet released.
         locks: `pins` and the locks of all children; the node can go when there is none.
-        last_used: when the node was last matched, inserted or released, as `time.monotonic()` tells.
-        home: the order of use of the cache that the node belongs to; None once it has been evicted.
-        older: the node used next before this one, while it is in a `RecencyList`.
+        last_used: when the node was last matched, inserted or released; see `EvictionOrder.tick`.
+        space: the part of the tree that it is in, and so whose it is.
+        home: the order of eviction of the cache that the node belongs to; None once it has been evicted.
+        ring: where in that order the node is, or will be when no lock protects it any more.
+        branches: how many edges have begun below it since it came.
+        fate: why it goes when it is evicted to make room.
+        user: the session that alone has used it; None as long as nobody has said who does.
+        older: the node used next before this one, while it is in a `Ring`.
         newer: the node used next after this one.
     """
 
-    __slots__ = ("children", "home", "key", "last_used", "locks", "newer", "older", "parent", "pins", "slots")
+    __slots__ = (
+        "branches",
+        "children",
+        "fate",
+        "home",
+        "key",
+        "last_used",
+        "locks",
+        "newer",
+        "older",
+        "parent",
+        "pins",
+        "ring",
+        "slots",
+        "space",
+        "user",
+    )
 
     older: Node
     newer: Node
+    ring: Ring
 
-    def __init__(
-        self, key: TokenArray, slots: SlotArray, parent: Node | None, home: RecencyList | None, last_used: float = 0.0
-    ) -> None:
+    space: Space
+
+    def __init__(self, key: TokenArray, slots: SlotArray, parent: Node | None, home: FairOrder | None) -> None:
         self.key = key
         self.slots = slots
         self.parent = parent
         self.children: dict[ChildKey, Node] = {}
         self.pins = 0
         self.locks = 0
-        self.last_used = last_used
+        self.last_used = 0.0
         self.home = home
+        self.branches = 0
+        self.fate = EvictionReason.LRU
+        self.user: Session | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: edge of {len(self.key)} tokens, {self.locks} locks>"
@@ -76,53 +111,16 @@ class Node(PrefixHandle):
 class Root(Node):
     """The top of one namespace's tree. It has no tokens and is never handed out as a handle.
 
-    Attributes:
-        namespace: under which the tree is kept.
+    It is kept under its space's namespace.
     """
 
-    __slots__ = ("namespace",)
+    __slots__ = ()
 
-    def __init__(self, namespace: NamespaceKey, home: RecencyList) -> None:
+    def __init__(self, space: Space, home: FairOrder) -> None:
         super().__init__(NO_TOKENS, NO_TOKENS, None, home)
-        self.namespace = namespace
+        self.space = space
 
-
-class RecencyList:
-    """All nodes that no lock protects, least recently used first: a ring of links through the nodes themselves.
-
-    Whoever uses a prefix moves its nodes to the end, the deepest first. A node is therefore always older than its
-    parent, and the oldest of all is always a leaf: the order of use is also the order of eviction. Every operation
-    takes constant time.
-    """
-
-    def __init__(self) -> None:
-        self._end = Node(NO_TOKENS, NO_TOKENS, None, None)
-        self._end.older = self._end.newer = self._end
-
-    def oldest(self) -> Node | None:
-        """The node to evict first; None when the list is empty."""
-        node = self._end.newer
-        return None if node is self._end else node
-
-    def append(self, node: Node) -> None:
-        """Put a node in as the most recently used one."""
-        self.insert_after(self._end.older, node)
-
-    def insert_after(self, older: Node, node: Node) -> None:
-        """Put a node in as the one used next after `older`."""
-        newer = older.newer
-        node.older = older
-        node.newer = newer
-        older.newer = node
-        newer.older = node
-
-    def remove(self, node: Node) -> None:
-        """Take a node out."""
-        node.older.newer = node.newer
-        node.newer.older = node.older
-
-    def __iter__(self) -> Iterator[Node]:
-        node = self._end.newer
-        while node is not self._end:
-            yield node
-            node = node.newer
+    @property
+    def namespace(self) -> NamespaceKey:
+        """Its key."""
+        return self.space.namespace

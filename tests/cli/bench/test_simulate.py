@@ -25,7 +25,7 @@ def test_the_claimed_table_and_the_simulated_one(tmp_path: Path, capsys: pytest.
     said = " ".join(capsys.readouterr().out.split())
     assert "claimed: SGLang" in said
     assert "Floor at turn 10, 501 new tokens" in said
-    assert "Where what is claimed differs:" in said
+    assert "no measurement behind it is published. Where it differs:" in said
     assert "tokens holds 2 agents" in said
     result = json.loads((tmp_path / "result.json").read_text())
     assert set(result["arms"]) == {"radix", "block-hash", "none"}

@@ -45,7 +45,10 @@ def test_without_a_folder_it_only_prints(trace: Path, tmp_path: Path) -> None:
         (["--capacities", "0%"], "error: --capacities: a percentage must be above 0 and at most 100, got 0%"),
         (["--capacities", "nan%"], "error: --capacities: a percentage must be above 0 and at most 100, got nan%"),
         (["--capacities", "x%"], "error: --capacities: 'x%' is not a percentage"),
-        (["--capacities", "5,x"], "error: --capacities: 'x' is not a whole number"),
+        (
+            ["--capacities", "5,5x"],
+            "error: --capacities: '5x' is neither a number of blocks, as in 1000, nor a percentage, as in 5%",
+        ),
         (["--block-size", "0"], "error: --block-size must be at least 1, got 0"),
     ],
 )
@@ -59,6 +62,11 @@ def test_wrong_flags_are_one_line_and_exit_code_2(
 def test_a_bad_file_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "trace", str(tmp_path / "gone")]) == 1
     assert capsys.readouterr().err == f"error: cannot read {tmp_path / 'gone'}: No such file or directory\n"
+
+
+def test_a_folder_of_traces_is_told_to_name_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "trace", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path} is a folder; name its files, as in {tmp_path / '*.json*'}\n"
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(

@@ -61,6 +61,8 @@ def read_traces(paths: Sequence[Path], *, block_size: int | None = None) -> Bloc
 def _read(path: Path, block_size: int | None) -> _File:
     try:
         text = path.read_text(encoding="utf-8")
+    except IsADirectoryError:
+        raise TraceError(f"{path} is a folder; name its files, as in {path / '*.json*'}") from None
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

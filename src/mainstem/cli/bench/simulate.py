@@ -8,15 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from mainstem.bench.hardware import GPU_EFFICIENCY, Efficiency, Hardware, hardware
-from mainstem.bench.run import ARMS, EngineArms, parse_arms
-from mainstem.bench.shapes import model_sizes
+from mainstem.bench.hardware import GPU_EFFICIENCY, hardware
+from mainstem.bench.run import ARMS, parse_arms
+from mainstem.bench.shapes import known_models, model_sizes
 from mainstem.bench.simulate import (
     CLAIMED_HARDWARE,
     CLAIMED_MODEL,
@@ -31,14 +30,13 @@ from mainstem.bench.simulate import (
     simulate_arms,
     sweep,
 )
-from mainstem.bench.validate import CPU_EFFICIENCY, TOLERANCE, TurnCheck
-from mainstem.bench.workloads.agent import TurnRange, agent
 from mainstem.cli.bars import bars, report_console
+from mainstem.cli.efficiency import read_efficiency
 from mainstem.cli.extras import require_bench_extras, require_extras
-from mainstem.cli.options import add_options, read_settings
-from mainstem.cli.threads import wait_without_spinning
+from mainstem.cli.options import add_options
+from mainstem.cli.validation import THIS, run_validation
 from mainstem.cli.workload import positive_number, seed_number, whole_number
-from mainstem.config import BLOCK_SIZE, EngineConfig
+from mainstem.config import EngineConfig
 from mainstem.errors import ConfigError, MainstemError
 
 if TYPE_CHECKING:
@@ -51,8 +49,9 @@ SUMMARY = "agents on a machine that is not here, by its data sheet"
 DESCRIPTION = """\
 Runs the real scheduler and the real caches on a virtual clock, on which a step
 takes what a roofline says: weights, KV and arithmetic at stated shares of the
-machine's peaks, and the all-reduces between its devices. Prints what is
-claimed of the machine beside what comes out, and where the two differ. With
+machine's peaks, and the all-reduces between its devices. Of the default model
+and machine there are figures in circulation; prints them beside what comes out,
+and where the two differ. With
 --agents, adds agents until the pool no longer holds them. With --validate,
 runs the engine on this machine instead, and compares it with the prediction.
 
@@ -63,11 +62,17 @@ examples:
 """
 # Of the two loads of the table.
 TABLE_AGENTS, TABLE_RATE = 64, 0.05
-THIS = "this"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the workload's flags."""
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help=f"one of {', '.join(known_models())} [default: {CLAIMED_MODEL}]; with --validate any model that "
+        "'mainstem serve' takes [default: smollm2; env: MAINSTEM_MODEL]",
+    )
     parser.add_argument(
         "--hardware",
         metavar="NAME",
@@ -90,18 +95,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--price-per-hour", metavar="DOLLARS", help="of the whole machine; by default a round figure for renting it"
     )
     parser.add_argument("--seed", default="0", metavar="N", help="of tokens, lengths and times [default: 0]")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="write result.json and the plots there")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="write result.json there, with --agents plots, with --validate validation.json",
+    )
     group = parser.add_argument_group("validation")
     group.add_argument(
         "--validate", action="store_true", help="run the engine here, and compare it with the prediction"
     )
     group.add_argument("--scale", default="0.1", metavar="X", help="of the agent's lengths, then [default: 0.1]")
     group.add_argument("--repeats", default="3", metavar="N", help="how often the engine runs it [default: 3]")
-    add_options(parser, EngineConfig, title="engine (--validate), and --model of the simulation", leave_out=_LEFT_OUT)
+    add_options(parser, EngineConfig, title="engine (--validate)", leave_out=_LEFT_OUT)
 
 
-# The arm is chosen by --arms.
-_LEFT_OUT = ("prefix_cache", "block_size")
+# The arm is chosen by --arms, and the model is not only the engine's.
+_LEFT_OUT = ("prefix_cache", "block_size", "model")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -117,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     console = report_console()
     if arguments.validate:
-        return _validate(arguments, console)
+        return run_validation(arguments, console)
     return _simulate(arguments, console)
 
 
@@ -134,7 +144,7 @@ def _simulate(arguments: argparse.Namespace, console: Console) -> int:
         price = positive_number("--price-per-hour", arguments.price_per_hour)
         machine = replace(machine, price_per_hour=price)
     sizes = model_sizes(getattr(arguments, "model", CLAIMED_MODEL))
-    cost = RooflineCost(sizes, machine, _efficiency(arguments.efficiency, GPU_EFFICIENCY))
+    cost = RooflineCost(sizes, machine, read_efficiency(arguments.efficiency, GPU_EFFICIENCY))
     setting = Setting(
         tool_wait_s=positive_number("--tool-wait", arguments.tool_wait),
         seed=seed_number("--seed", arguments.seed),
@@ -158,23 +168,6 @@ def _simulate(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.out is not None:
         _write(arguments.out, _document(cost, setting, results, loads), loads, cost, console)
     return 0
-
-
-def _efficiency(text: str, base: Efficiency) -> Efficiency:
-    """The stated efficiency, with what the flag says instead; the reasons then say so too."""
-    changes: dict[str, float] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, value = part.partition("=")
-        if name not in ("gemm", "attention", "memory", "link", "step_overhead_s"):
-            raise ConfigError(f"--efficiency: there is no '{name}'")
-        changes[name] = positive_number(f"--efficiency {name}", value)
-    reasons = tuple(f"{name} {value:g}: given on the command line" for name, value in changes.items())
-    kept = tuple(reason for reason in base.reasons if reason.split()[0] not in {_first_word(name) for name in changes})
-    return replace(base, **changes, reasons=(*kept, *reasons))
-
-
-def _first_word(name: str) -> str:
-    return "overhead" if name == "step_overhead_s" else name
 
 
 def _print_machine(console: Console, cost: RooflineCost, setting: Setting) -> None:
@@ -207,7 +200,10 @@ def _print_results(console: Console, results: Sequence[ArmResult], cost: Rooflin
             f"{floor.peak * 1e3:.1f} ms at the peak, {floor.modelled * 1e3:.1f} ms at the stated efficiencies."
         )
     if _is_claimed(cost):
-        console.print("\nWhere what is claimed differs:")
+        console.print(
+            "\nClaimed is what the note that this project began with says of the machine; no measurement behind it is "
+            "published. Where it differs:"
+        )
         for sentence in differences(results, cost):
             console.print(f"- {sentence}", markup=False)
 
@@ -325,154 +321,3 @@ def _write(
     except OSError as error:
         raise MainstemError(f"cannot write into {folder}: {error.strerror}") from None
     console.print("written: " + ", ".join(str(file) for file in files), soft_wrap=True)
-
-
-# -- validation -------------------------------------------------------------------------------------------------------
-
-
-def _validate(arguments: argparse.Namespace, console: Console) -> int:
-    if arguments.hardware not in (THIS, None):
-        raise ConfigError("--validate runs on this machine; leave --hardware out, or say --hardware this")
-    config = read_settings(EngineConfig, arguments)
-    scale = positive_number("--scale", arguments.scale)
-    repeats = whole_number("--repeats", arguments.repeats)
-    seed = seed_number("--seed", arguments.seed)
-    arms = parse_arms(arguments.arms)
-    wait_without_spinning()
-
-    from mainstem.bench.cost import RooflineCost
-    from mainstem.bench.drive import require_fit
-    from mainstem.bench.validate import efficiency_of, probe, sizes_of, this_machine, validate
-    from mainstem.engine import build_engine
-
-    with bars(console, "calls") as tell:
-        built = build_engine(config, progress=tell)
-        runner = built.core.runner
-        # As many slots as every arm can use.
-        pool = built.budget.pool_tokens - built.budget.pool_tokens % BLOCK_SIZE
-        max_len = min(built.core.max_model_len, pool + 1)
-        workload = agent(
-            scale=scale, turns=TurnRange(LATE, LATE), agents=1, seed=seed, vocab_size=runner.shape.vocab_size
-        )
-        require_fit(workload, max_len)
-        tell("measuring this machine", 0, None)
-        machine = this_machine(runner.shape, config.max_num_batched_tokens, runner.device)
-        engines = EngineArms(built, config, pool)
-        engines.warm_up()
-        found = probe(engines, config.max_num_batched_tokens, max_len, runner.shape.vocab_size)
-        sizes = sizes_of(built.model_name, runner.shape)
-        stated = _efficiency(arguments.efficiency, CPU_EFFICIENCY)
-        costs = {
-            "stated": RooflineCost(sizes, machine, stated),
-            "probed": RooflineCost(sizes, machine, efficiency_of(found, sizes, machine)),
-        }
-        checks: dict[str, list[TurnCheck]] = {}
-        for arm in arms:
-            done = 0
-
-            def on_end(_: int, arm: str = arm) -> None:
-                nonlocal done
-                done += 1
-                tell(arm, done, repeats * len(workload.calls))
-
-            checks[arm] = validate(
-                engines, config, workload, costs, arm=arm, pool_tokens=pool, repeats=repeats, on_end=on_end
-            )
-    _print_validation(console, machine, costs, checks, repeats)
-    if arguments.out is not None:
-        _write_validation(arguments.out, machine, costs, checks, repeats, console)
-    return 0
-
-
-def _print_validation(
-    console: Console,
-    machine: Hardware,
-    costs: Mapping[str, RooflineCost],
-    checks: Mapping[str, Sequence[TurnCheck]],
-    repeats: int,
-) -> None:
-    console.print(
-        f"This machine reaches {machine.flops_per_s / 1e9:,.0f} GFLOP/s in a matrix product and "
-        f"{machine.bytes_per_s / 1e9:.1f} GB/s in a copy."
-    )
-    for name, cost in costs.items():
-        console.print(f"{name} shares of these:")
-        for reason in cost.efficiency.reasons:
-            console.print(f"  {reason}", markup=False)
-    console.print(
-        f"\nSeconds to the first token, turn by turn: measured {repeats} times, predicted, and the ratio of the two."
-    )
-    console.print(_validation_table(checks, tuple(costs)))
-    for sentence in _verdicts(checks, tuple(costs)):
-        console.print(sentence)
-
-
-def _validation_table(checks: Mapping[str, Sequence[TurnCheck]], names: Sequence[str]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("arm", no_wrap=True)
-    for name in ("turn", "prompt", "new", "measured", "shortest", "longest"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("ratio", justify="right", no_wrap=True)
-    for arm, turns in checks.items():
-        for check in turns:
-            table.add_row(
-                arm if check is turns[0] else "",
-                str(check.turn),
-                f"{check.prompt:,.0f}",
-                f"{check.prefilled:,.0f}",
-                f"{check.measured:.3f}",
-                f"{check.fastest:.3f}",
-                f"{check.slowest:.3f}",
-                *(cell for name in names for cell in (f"{check.predicted[name]:.3f}", f"{check.ratio(name):.2f}")),
-            )
-        table.add_section()
-    return table
-
-
-def _verdicts(checks: Mapping[str, Sequence[TurnCheck]], names: Sequence[str]) -> Iterator[str]:
-    for name in names:
-        for arm, turns in checks.items():
-            ratios = [check.ratio(name) for check in turns]
-            off = [check.turn for check in turns if abs(check.ratio(name) - 1) > TOLERANCE]
-            verdict = (
-                f"within {TOLERANCE:.0%} at every turn" if not off else f"further off at {len(off)} of {len(turns)}"
-            )
-            yield (
-                f"{name}, {arm}: predicted over measured is {min(ratios):.2f} to {max(ratios):.2f}, "
-                f"{median(ratios):.2f} in the median; {verdict}."
-            )
-
-
-def _write_validation(
-    folder: Path,
-    machine: Hardware,
-    costs: Mapping[str, RooflineCost],
-    checks: Mapping[str, Sequence[TurnCheck]],
-    repeats: int,
-    console: Console,
-) -> None:
-    from mainstem.bench.origin import origin
-
-    turns = {
-        arm: [{**check._asdict(), "ratio": {name: check.ratio(name) for name in costs}} for check in found]
-        for arm, found in checks.items()
-    }
-    document = {
-        **origin(["mainstem", *sys.argv[1:]]),
-        "hardware": asdict(machine),
-        "efficiency": {name: asdict(cost.efficiency) for name, cost in costs.items()},
-        "repeats": repeats,
-        "tolerance": TOLERANCE,
-        "turns": turns,
-    }
-    path = folder / "validation.json"
-    try:
-        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise MainstemError(f"cannot write into {folder}: {error.strerror}") from None
-    console.print(f"written: {path}", soft_wrap=True)

@@ -125,6 +125,10 @@ def _capacities(text: str, trace: BlockTrace) -> tuple[int, ...]:
 
 def _capacity(text: str, distinct: int) -> int:
     if not text.endswith("%"):
+        if not text.isdecimal():
+            raise ConfigError(
+                f"--capacities: '{text}' is neither a number of blocks, as in 1000, nor a percentage, as in 5%"
+            )
         return whole_number("--capacities", text)
     try:
         share = float(text.removesuffix("%"))

@@ -1,0 +1,274 @@
+"""Who uses which nodes, and which sessions are over: what of the tree can be given up, as far as that proved right.
+
+A node that one session alone has used is its own. When a session ends, its own nodes go first; so does the branch that
+it left when it came back with another history. Both are guesses about the future, and a source of hints may be wrong,
+or lie. So it is counted how often what was said to be over came back, and beside it how often sessions come back that
+nothing was said of. As long as the former is not clearly rarer, the hints of that source change nothing.
+
+It knows nodes and sessions; nothing of locks, slots or time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from mainstem.tree.eviction import EvictionReason
+from mainstem.tree.fair import FairOrder
+from mainstem.tree.hints import CacheHints
+from mainstem.tree.keys import NamespaceKey
+from mainstem.tree.node import ChildKey, Node
+
+MAX_SESSIONS = 20_000
+"""Sessions that are remembered, whether they are over or not; the least recently used are forgotten."""
+MAX_SOURCES = 1_000
+"""Sources of hints whose record is kept."""
+MAX_TIPS = 256
+"""Branches of one session that are remembered; of more, the oldest do not go with it."""
+MEMORY = 400.0
+"""After so many more cases of a kind, one counts a third."""
+TRUSTED = 0.75
+"""What is said to be over must come back at most this much as often as what is not, or it is not believed."""
+
+
+class Track:
+    """How often something was said, and how often what was said came back after all; old cases count less and less."""
+
+    __slots__ = ("returned", "said")
+
+    def __init__(self, said: float, returned: float) -> None:
+        self.said = said
+        self.returned = returned
+
+    def say(self) -> None:
+        """Count a case."""
+        self.said = self.said * (1.0 - 1.0 / MEMORY) + 1.0
+        self.returned *= 1.0 - 1.0 / MEMORY
+
+    def come_back(self) -> None:
+        """Count that one of them came back."""
+        self.returned = min(self.returned + 1.0, self.said)
+
+    @property
+    def return_rate(self) -> float:
+        """Share of the cases that came back."""
+        return self.returned / self.said
+
+
+class SourceRecord:
+    """What became of the sessions of one source.
+
+    Attributes:
+        open: requests that did not end their session.
+        over: requests that did, and branches that a session left.
+    """
+
+    def __init__(self) -> None:
+        # A new source is believed until it has been wrong a few times.
+        self.open = Track(4.0, 2.0)
+        self.over = {EvictionReason.ENDED: Track(4.0, 0.5), EvictionReason.SUPERSEDED: Track(4.0, 0.5)}
+
+    def is_believed(self, reason: EvictionReason) -> bool:
+        """Whether what was said to be over for this reason comes back clearly less often than what was not."""
+        return self.over[reason].return_rate < TRUSTED * self.open.return_rate
+
+
+class Session:
+    """What is known of one conversation.
+
+    Attributes:
+        record: of its source.
+        tips: its own nodes at which its requests ended and none has gone on.
+        latest: the node at which its latest request ended, or what is left above it.
+        left: the tip of the branch that it left last and has not come back to; once that is evicted, the node it hung
+            on and under which key.
+        is_over: it was said to be over, and has not come back since.
+        is_open: its latest request did not say so, and it has not come back since.
+        running: how many of its requests run.
+    """
+
+    __slots__ = ("is_open", "is_over", "latest", "left", "record", "running", "tips")
+
+    def __init__(self, record: SourceRecord) -> None:
+        self.record = record
+        self.tips: dict[Node, None] = {}
+        self.latest: Node | None = None
+        self.left: Node | tuple[Node, ChildKey] | None = None
+        self.is_over = False
+        self.is_open = False
+        self.running = 0
+
+
+SEVERAL = Session(SourceRecord())
+"""The user of nodes that more than one session has used, or somebody who does not say who it is."""
+
+
+class Sessions:
+    """All sessions of one cache.
+
+    Args:
+        order: of its nodes.
+    """
+
+    def __init__(self, order: FairOrder) -> None:
+        self._order = order
+        self._known: OrderedDict[tuple[NamespaceKey, str], Session] = OrderedDict()
+        self._records: OrderedDict[tuple[NamespaceKey, str], SourceRecord] = OrderedDict()
+        order.on_revival = self._revived
+
+    # -- what requests say ----------------------------------------------------------------------------------------
+
+    def begin(self, namespace: NamespaceKey, hints: CacheHints, node: Node, next_key: ChildKey | None) -> None:
+        """A request has begun: what it found was used just now, down to `node`.
+
+        Args:
+            next_key: of the child that would go on as the request does; None if the request ends there.
+        """
+        if hints.session is None:
+            return
+        session = self._session(namespace, hints)
+        record = session.record
+        if session.is_over:
+            session.is_over = False
+            record.over[EvictionReason.ENDED].come_back()
+        if session.is_open:
+            session.is_open = False
+            record.open.come_back()
+        if _came_back(session.left, node, next_key):
+            session.left = None
+            record.over[EvictionReason.SUPERSEDED].come_back()
+        for tip in [tip for tip in session.tips if tip.last_used == node.last_used]:
+            del session.tips[tip]  # the request goes on from there
+        if session.running == 0 and session.latest is not None and session.latest in session.tips:
+            session.left = session.latest
+            record.over[EvictionReason.SUPERSEDED].say()
+            if record.is_believed(EvictionReason.SUPERSEDED):
+                self._give_up(session, session.latest, EvictionReason.SUPERSEDED)
+        session.running += 1
+
+    def end(self, namespace: NamespaceKey, hints: CacheHints, node: Node | None) -> None:
+        """A request has ended: what it leaves in the tree ends with `node`; None if it leaves nothing."""
+        if hints.session is None:
+            _mark(node, SEVERAL)
+            return
+        session = self._session(namespace, hints)
+        session.running = max(session.running - 1, 0)
+        _mark(node, session)
+        session.latest = node
+        if node is not None and node.user is session:
+            session.tips[node] = None
+            if len(session.tips) > MAX_TIPS:
+                del session.tips[next(iter(session.tips))]
+        if hints.ends_session:
+            self._finish(session)
+        else:
+            session.is_open = True
+            session.record.open.say()
+
+    def finish(self, namespace: NamespaceKey, name: str) -> bool:
+        """A session is over, says its client after its last request; whether the session was known."""
+        session = self._known.get((namespace, name))
+        if session is None:
+            return False
+        self._finish(session)
+        return True
+
+    # -- what becomes of nodes ------------------------------------------------------------------------------------
+
+    def evicted(self, node: Node, kept: int, _: EvictionReason) -> None:
+        """A node is to be evicted: what ended with it will end above it."""
+        session, parent = node.user, node.parent
+        if session is None or session is SEVERAL or kept or parent is None:
+            return
+        is_own = parent.user is session
+        if node in session.tips:
+            del session.tips[node]
+            if is_own and len(parent.children) == 1:
+                session.tips[parent] = None
+        if session.latest is node:
+            session.latest = parent if is_own else None
+        if session.left is node or (isinstance(session.left, tuple) and session.left[0] is node):
+            key = next(key for key, child in parent.children.items() if child is node)
+            session.left = (parent, key)
+
+    def replaced(self, node: Node, shorter: Node) -> None:
+        """A node was cut, and another one is in its place."""
+        session = shorter.user = node.user
+        if session is None or session is SEVERAL:
+            return
+        if node in session.tips:
+            del session.tips[node]
+            session.tips[shorter] = None
+        if session.latest is node:
+            session.latest = shorter
+        if session.left is node:
+            session.left = shorter
+
+    def _revived(self, node: Node) -> None:
+        """A node that was given up is used again; at the end of a branch that means that the branch goes on."""
+        session = node.user
+        if session is None:
+            return
+        if session.left is node:
+            session.left = None
+            session.record.over[EvictionReason.SUPERSEDED].come_back()
+        elif session.is_over and node in session.tips:
+            session.is_over = False
+            session.record.over[EvictionReason.ENDED].come_back()
+
+    def _finish(self, session: Session) -> None:
+        if session.is_over:
+            return
+        session.is_over = True
+        session.is_open = False
+        session.record.over[EvictionReason.ENDED].say()
+        if session.record.is_believed(EvictionReason.ENDED):
+            for tip in session.tips:
+                self._give_up(session, tip, EvictionReason.ENDED)
+
+    def _give_up(self, session: Session, tip: Node, reason: EvictionReason) -> None:
+        """Give up a branch of a session from its tip upwards, as far as nothing else depends on it."""
+        node: Node | None = tip
+        while node is not None and node.user is session and node.locks == 0:
+            # The youngest child is the last that a session gives up, so this rarely looks at more than one.
+            if not all(map(self._order.is_given_up, reversed(node.children.values()))):
+                return
+            if not self._order.is_given_up(node):
+                self._order.give_up(node, reason)
+            node = node.parent
+
+    def _session(self, namespace: NamespaceKey, hints: CacheHints) -> Session:
+        assert hints.session is not None
+        key = (namespace, hints.session)
+        session = self._known.get(key)
+        if session is None:
+            session = self._known[key] = Session(self._record(namespace, hints.source))
+            if len(self._known) > MAX_SESSIONS:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        return session
+
+    def _record(self, namespace: NamespaceKey, source: str) -> SourceRecord:
+        key = (namespace, source)
+        record = self._records.get(key)
+        if record is None:
+            record = self._records[key] = SourceRecord()
+            if len(self._records) > MAX_SOURCES:
+                self._records.popitem(last=False)
+        else:
+            self._records.move_to_end(key)
+        return record
+
+
+def _mark(node: Node | None, user: Session) -> None:
+    """Note who has used a path. Where that is known already, it is known of all nodes above too."""
+    while node is not None and node.parent is not None and node.user is not user and node.user is not SEVERAL:
+        node.user = user if node.user is None else SEVERAL
+        node = node.parent
+
+
+def _came_back(left: Node | tuple[Node, ChildKey] | None, node: Node, next_key: ChildKey | None) -> bool:
+    """Whether a request that found what ends with `node` goes on with the branch that its session had left."""
+    if isinstance(left, tuple):
+        return left == (node, next_key)
+    return left is not None and left.home is not None and left.last_used == node.last_used
