@@ -1,5 +1,6 @@
 """Which requests run in the next step, and how many tokens of each."""
 
+from mainstem.scheduler.observer import SchedulerObserver
 from mainstem.scheduler.output import Hold, LogitSource, ScheduledTokens, SchedulerOutput, ScoredTokens
 from mainstem.scheduler.request import Request, RequestState, TokenBuffer
 from mainstem.scheduler.scheduler import DECODE_RESERVATION, MAX_SCORED_TOKENS, Scheduler
@@ -13,6 +14,7 @@ __all__ = [
     "RequestState",
     "ScheduledTokens",
     "Scheduler",
+    "SchedulerObserver",
     "SchedulerOutput",
     "ScoredTokens",
     "TokenBuffer",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from mainstem.errors import OutOfSlots, PromptTooLong
 from mainstem.scheduler.candidates import REPLY_WEIGHT, Candidate, Candidates, Donors
 from mainstem.scheduler.conversations import Conversations
+from mainstem.scheduler.observer import SchedulerObserver
 from mainstem.scheduler.output import Hold, LogitSource, ScheduledTokens, SchedulerOutput, ScoredTokens
 from mainstem.scheduler.request import Request, RequestState
 from mainstem.scheduler.waiting import ORDERS
@@ -54,6 +55,9 @@ class Scheduler:
         lenience: how much work of later requests may go before a waiting one; see `Fairness`.
         anti_thrash: run fewer conversations rather than evict what they need next; see `Conversations`.
         clock: seconds; by it, a request is admitted, and a conversation is given up.
+
+    Attributes:
+        observer: is told who is admitted and who leaves.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Scheduler:
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
+        self.observer = SchedulerObserver()
         self.clock = clock
         self._next_order = 0
         self._step_began = 0.0
@@ -120,6 +125,7 @@ class Scheduler:
         """Take a request out, at any moment between two steps; what it computed stays in the prefix cache."""
         if request.state is RequestState.FINISHED:
             return
+        self.observer.finished(request)
         if request.state is RequestState.WAITING:
             self.waiting.remove(request)
             self.conversations.left(request)
@@ -416,6 +422,7 @@ class Scheduler:
                 return 0
             room = self._candidates.room_for(request, candidate.donor)
         self._start(candidate)
+        self.observer.needs_room(request)
         request.table.append(self.cache.allocate(room.needed, after=request.table.last, namespace=request.namespace))
         num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
@@ -446,6 +453,7 @@ class Scheduler:
             request.num_cached = request.num_computed
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
+            self.observer.admitted(request, self.running)
         request.num_computed_before, request.num_replied_before = request.num_computed, request.num_generated
         request.common_lengths.clear()
         request.state = RequestState.RUNNING
@@ -473,6 +481,7 @@ class Scheduler:
         return True
 
     def _reserve(self, request: Request, num_slots: int) -> bool:
+        self.observer.needs_room(request)
         try:
             request.table.append(
                 self.cache.allocate(self._whole_pages(num_slots), after=request.table.last, namespace=request.namespace)
