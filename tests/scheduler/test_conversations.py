@@ -44,7 +44,7 @@ def test_what_is_computed_again_does_not_grow_with_the_number_of_conversations(s
     kept = computed(run(driver(pool, schedule=schedule), 12)) / 12
     lost = computed(run(driver(pool, schedule=schedule, anti_thrash=False), 12)) / 12
     assert kept < 1.4 * least
-    assert lost > 1.3 * kept
+    assert lost > 1.1 * kept
 
 
 def test_the_next_turn_comes_before_conversations_that_wait() -> None:
