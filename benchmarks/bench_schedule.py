@@ -79,7 +79,11 @@ def decisions(schedule: str, queued: int, steps: int) -> dict[str, Any]:
         setattr(waiting, name, queue.wrap(getattr(waiting, name)))
     waiting.next = queue.wrap(choices.wrap(waiting.next))  # type: ignore[method-assign]
     assert isinstance(scheduler.cache, RadixCache)
-    scheduler.cache.on_evict[:] = [queue.wrap(listener) for listener in scheduler.cache.on_evict]
+    # Of those who are told what leaves the tree, only the queue is timed.
+    scheduler.cache.on_evict[:] = [
+        queue.wrap(listener) if getattr(listener, "__self__", None) is waiting else listener
+        for listener in scheduler.cache.on_evict
+    ]
 
     def ask(number: int) -> None:
         head = heads[int(len(heads) * rng.random() ** 2)]
