@@ -88,6 +88,18 @@ class EngineConfig:
     block_size: int | None = setting(
         None, f"tokens in a block of --prefix-cache block-hash, by default {BLOCK_SIZE}", metavar="TOKENS"
     )
+    schedule: str = setting(
+        "auto",
+        "who is let in next: fcfs by arrival, lpm who has most of its prompt in the radix tree, dfs who has most in "
+        "common with the one before; lpm and dfs let nobody wait for more than twice the work that fcfs would do "
+        "first. auto is lpm with the radix tree, fcfs with the other prefix caches",
+        choices=("auto", "fcfs", "lpm", "dfs"),
+    )
+    anti_thrash: bool = setting(
+        True,
+        "while requests wait, keep the prefixes of conversations that go on, and let others wait until there is room; "
+        "with the radix tree only",
+    )
     history_entries: int = setting(
         200_000,
         "messages and replies of chats whose exact token ids are remembered, so that a reply that comes back has the "
@@ -170,6 +182,17 @@ class EngineConfig:
             raise ConflictingSettings(
                 f"block_size is for prefix_cache block-hash, but that is {self.prefix_cache}; change it or leave it out"
             )
+        if self.schedule == "lpm" and self.prefix_cache != "radix":
+            raise ConflictingSettings(
+                f"schedule lpm follows the radix tree, but prefix_cache is {self.prefix_cache}; take fcfs or dfs"
+            )
+
+    @property
+    def order(self) -> str:
+        """The order in which waiting requests are let in, where `schedule` may leave it open."""
+        if self.schedule != "auto":
+            return self.schedule
+        return "lpm" if self.prefix_cache == "radix" else "fcfs"
 
     @property
     def draft_sources(self) -> tuple[str, ...]:

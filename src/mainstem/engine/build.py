@@ -56,6 +56,8 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=_max_model_len(config, loaded.shape.max_position),
+        schedule=config.order,
+        anti_thrash=config.anti_thrash,
     )
     recorder = Recorder(cache, config.explain_records) if config.explain_records else None
     speculation = Speculation.of(config, scheduler)

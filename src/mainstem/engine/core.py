@@ -382,7 +382,7 @@ class EngineCore:
         """Nothing runs, nothing can: give up the request that has waited longest, for what branches hold."""
         if not self.scheduler.holds:
             raise RuntimeError("requests are left but none can run")
-        self._fail(self.scheduler.waiting[0], self.scheduler.shortage())
+        self._fail(self.scheduler.stuck, self.scheduler.shortage())
 
     def _note_peaks(self) -> None:
         unshared = sum(request.num_computed for request in self.scheduler.running) + self.scheduler.num_held

@@ -108,6 +108,11 @@ class Request:
         # Token counts of the first admission, for the caller's usage.
         self.num_cached = 0
         self.num_prefilled = 0
+        # When it was last let in: the work that was charged for it, the places in the queue before which it was, and
+        # what it had already.
+        self.charged = 0.0
+        self.charged_before = 0
+        self.num_computed_before = self.num_replied_before = 0
         # Tokens of its reply that were drafted, and those of them that it really said.
         self.num_drafted = 0
         self.num_accepted = 0
