@@ -166,11 +166,14 @@ class Scheduler:
         """Take a request out, at any moment between two steps; what it computed stays in the prefix cache."""
         if request.state is RequestState.FINISHED:
             return
+        computed, left = request.num_computed, None
         if request.state is RequestState.WAITING:
             self.waiting.remove(request)
         else:
             self.running.remove(request)
-            self._release(request)
+            left = self._release(request)
+        if request.admitted_at is not None:
+            self.cache.end(request.tokens.array[:computed], request.namespace, left, request.hints)
         request.state = RequestState.FINISHED
 
     def has_work(self) -> bool:
@@ -425,6 +428,7 @@ class Scheduler:
         if request.num_borrowed:
             self._borrowers.append(request)
         if request.admitted_at is None:
+            self.cache.begin(request.tokens.array[: request.num_reusable], request.namespace, match, request.hints)
             request.admitted_at = self._clock()
             request.num_cached = request.num_computed
             self.counts.prompt_tokens += request.num_prompt
@@ -489,14 +493,16 @@ class Scheduler:
             self.cache.free(duplicates)
         request.num_owned = max(request.num_owned, stored.length)
 
-    def _release(self, request: Request) -> None:
-        """Keep what is computed in the prefix cache, give everything else back."""
+    def _release(self, request: Request) -> PrefixHandle | None:
+        """Keep what is computed in the prefix cache, give everything else back; the handle is of what was kept."""
         if self.cache.reuse is Reuse.COMPUTED and request.num_computed > request.num_owned:
             self._store(request, request.num_computed)
         self._free_after(request, request.num_owned)
         if request.handle is not None:
             self.cache.unlock(request.handle)
+        handle = request.handle
         request.forget_slots()
+        return handle
 
     def _free_after(self, request: Request, length: int) -> None:
         """Give back the pages after the one that holds the last of `length` tokens."""
