@@ -7,9 +7,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
+import numpy as np
+
 from mainstem.engine import AsyncEngine, RequestOutput, RequestUsage
 from mainstem.params import SamplingParams
 from mainstem.server.generation import Part, Usage
+from mainstem.server.lifetime import NO_WISHES
+from mainstem.server.prompts import Prompt
 from mainstem.tree import Namespace, TokenArray
 
 
@@ -23,6 +27,8 @@ class ScriptedGeneration:
     """
 
     num_choices = 1
+    prompts = (Prompt(np.arange(10, dtype=np.int32), None),)
+    lifetime = NO_WISHES
 
     def __init__(self, text: str, *, finish_reason: Any = "stop", stop_reason: str | None = None) -> None:
         self._pieces = re.findall(r"(?s).{1,4}", text) or [""]

@@ -169,7 +169,9 @@ class LifetimeMachine(RuleBasedStateMachine):
         keeps=st.lists(st.builds(Keep, st.integers(0, 10), retentions), max_size=2).map(tuple),
         returns=st.sampled_from([None, None, 10.0, 100.0]),
     )
-    def serve(self, tokens: Prefix, name: str | None, ends: bool, keeps: tuple[Keep, ...], returns: float | None) -> None:
+    def serve(
+        self, tokens: Prefix, name: str | None, ends: bool, keeps: tuple[Keep, ...], returns: float | None
+    ) -> None:
         hints = CacheHints(session=name, ends_session=ends and name is not None, keep=keeps, expected_return_s=returns)
         match = self.cache.match_prefix(tokens)
         found = self.cached_path(tokens)

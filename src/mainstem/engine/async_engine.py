@@ -17,7 +17,7 @@ from mainstem.engine.thread import EngineThread
 from mainstem.errors import EngineStopped, MainstemError
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
-from mainstem.tree import Namespace, TokenArray
+from mainstem.tree import NO_HINTS, CacheHints, Namespace, TokenArray
 
 log = logging.getLogger(__name__)
 News = RequestOutput | MainstemError
@@ -84,10 +84,20 @@ class AsyncEngine:
         *,
         namespace: Namespace = (),
         request_id: str | None = None,  # noqa: ARG002 - callers name their requests; the engine's records will use it
+        hints: CacheHints = NO_HINTS,
+        prewarm: bool = False,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of all `params.n` replies, interleaved, until each has ended.
 
         Closing the generator aborts what is left within a step; what was computed stays cached.
+
+        Args:
+            prompt: int32[n].
+            params: how to continue it.
+            namespace: which part of the prefix cache it may use.
+            request_id: the caller's name for it.
+            hints: what is said about the future of what it computes.
+            prewarm: compute the prompt and generate nothing; there is one output, without text.
 
         Raises:
             InvalidRequest, PromptTooLong: before the first output.
@@ -111,8 +121,19 @@ class AsyncEngine:
 
         def submit() -> None:
             try:
+                if prewarm:
+                    ids.extend(core.submit_scoring(prompt, prompt[:0], deliver, namespace=namespace, hints=hints))
+                    return
                 ids.extend(
-                    core.submit(prompt, params, deliver, namespace=namespace, arrival=arrival, constraint=constraint)
+                    core.submit(
+                        prompt,
+                        params,
+                        deliver,
+                        namespace=namespace,
+                        arrival=arrival,
+                        constraint=constraint,
+                        hints=hints,
+                    )
                 )
             except MainstemError as error:
                 deliver(error)
@@ -127,6 +148,8 @@ class AsyncEngine:
                     raise news
                 if news.finish_reason is not None:
                     left -= 1
+                if prewarm and news.finish_reason == "length":
+                    news = news._replace(finish_reason="stop")
                 yield news
         finally:
             self._live -= params.n
@@ -136,6 +159,10 @@ class AsyncEngine:
     async def reset_cache(self) -> int:
         """Forget every cached token that no running request uses; returns how many."""
         return await asyncio.wrap_future(self._engine.ask(self._engine.core.reset_cache))
+
+    async def end_session(self, session: str, namespace: Namespace = ()) -> bool:
+        """A session will not come back; whether it is known. What it alone has used goes first when room is needed."""
+        return await asyncio.wrap_future(self._engine.ask(lambda: self._engine.core.end_session(session, namespace)))
 
     async def check_integrity(self) -> None:
         """Verify every invariant between two steps.

@@ -11,9 +11,9 @@ from mainstem.engine.budget import MemoryBudget, plan_memory
 from mainstem.engine.core import EngineCore
 from mainstem.errors import ConfigError
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
-from mainstem.scheduler import Scheduler
+from mainstem.scheduler import Scheduler, Upkeep
 from mainstem.tokens import Tokenizer
-from mainstem.tree import CACHES
+from mainstem.tree import CACHES, PrefixCache, RadixCache
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -43,15 +43,23 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     )
     budget = plan_memory(config, loaded.shape, device)
     runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels)
-    cache = CACHES[config.prefix_cache](budget.pool_tokens, config.page_size)
+    cache = _cache(config, budget.pool_tokens)
     scheduler = Scheduler(
         cache,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=_max_model_len(config, loaded.shape.max_position),
+        cache_reserve=config.cache_reserve,
     )
-    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade)
+    upkeep = Upkeep(cache, ttl_s=config.cache_ttl_s, high=config.high_watermark, low=config.low_watermark)
+    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade, upkeep=upkeep)
     return BuiltEngine(core, files.name, budget, runner.compute)
+
+
+def _cache(config: EngineConfig, pool_tokens: int) -> PrefixCache:
+    if config.prefix_cache == "radix":
+        return RadixCache(pool_tokens, config.page_size, retention_budget=config.retention_budget)
+    return CACHES[config.prefix_cache](pool_tokens, config.page_size)
 
 
 def _device(name: str) -> torch.device:

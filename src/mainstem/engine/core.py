@@ -21,13 +21,14 @@ from mainstem.engine.lease import Lease
 from mainstem.engine.outputs import EngineStats, RequestOutput, StepTimes
 from mainstem.engine.reply import Reply, Sink
 from mainstem.engine.scoring import Scoring
+from mainstem.engine.thrash import SAMPLE_S, ThrashWatch
 from mainstem.errors import EngineFailed, InvalidRequest, MainstemError
 from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample, token_logprobs
 from mainstem.params import SamplingParams
-from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput
+from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput, Upkeep
 from mainstem.tokens import Tokenizer
 from mainstem.tokens.grammar import Constraint, GrammarCompiler
-from mainstem.tree import Namespace, PrefixCache, TokenArray, namespace_key
+from mainstem.tree import NO_HINTS, CacheHints, Namespace, PrefixCache, TokenArray, namespace_key
 
 log = logging.getLogger(__name__)
 NOT_FINITE = "the model gave numbers that are not finite"
@@ -49,6 +50,7 @@ class EngineCore:
         cache: the prefix cache.
         scheduler: over the same cache.
         cascade: read shared prefixes once a step instead of once a row.
+        upkeep: what is done for the cache between two steps.
     """
 
     def __init__(
@@ -59,12 +61,15 @@ class EngineCore:
         scheduler: Scheduler,
         *,
         cascade: bool = True,
+        upkeep: Upkeep | None = None,
     ) -> None:
         self.runner = runner
         self.tokenizer = tokenizer
         self.cache = cache
         self.scheduler = scheduler
         self.cascade = cascade
+        self.upkeep = upkeep or Upkeep(cache)
+        self.thrash = ThrashWatch(cache.capacity)
         self.max_model_len = scheduler.max_model_len
         self._replies: dict[str, Reply] = {}
         self._scorings: dict[str, Scoring] = {}
@@ -140,6 +145,7 @@ class EngineCore:
         recorded: TokenArray | None = None,
         lease: Lease | None = None,
         constraint: Constraint | None = None,
+        hints: CacheHints = NO_HINTS,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
 
@@ -154,6 +160,7 @@ class EngineCore:
                 else; how `params` would end it does not count.
             lease: for a single reply, gets the lock on all that was computed if the reply ends of itself.
             constraint: what `constrain` made of these parameters; by default it is made here.
+            hints: what the caller says about the future of what is computed.
 
         Raises:
             as `check` and `constrain`; InvalidRequest too when a recorded reply cannot be taken as it is. Nothing is
@@ -169,7 +176,9 @@ class EngineCore:
         for index in range(params.n):
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
-            request = Request(request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived)
+            request = Request(
+                request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived, hints=hints
+            )
             reply = Reply(
                 request,
                 index,
@@ -192,6 +201,7 @@ class EngineCore:
         *,
         namespace: Namespace = (),
         lease: Lease | None = None,
+        hints: CacheHints = NO_HINTS,
     ) -> list[str]:
         """Queue the computing of a context and of the log-probabilities of a continuation; returns an id, for `abort`.
 
@@ -213,6 +223,7 @@ class EngineCore:
             namespace=namespace,
             arrival=time.perf_counter(),
             score_from=len(context) - 1 if len(continuation) else len(context),
+            hints=hints,
         )
         self.scheduler.add(request)
         self._scorings[request.id] = Scoring(request, continuation, len(context), sink, lease)
@@ -263,6 +274,21 @@ class EngineCore:
                 self._fail(request, EngineFailed(message))
         times.step_s += time.perf_counter() - started
         times.other_cpu_s += time.thread_time() - cpu
+
+    @property
+    def upkeep_s(self) -> float | None:
+        """In how many seconds `tend` is to be called though nothing runs; None for not at all."""
+        waits = [self.upkeep.interval_s, SAMPLE_S if self.thrash.is_active else None]
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def tend(self) -> None:
+        """What is done between two steps, or when nothing runs: the cache's upkeep, and a look at how it fares."""
+        self.upkeep.run()
+        self.thrash.sample(self.scheduler.recomputed.total, self.scheduler.counts.prefilled_tokens)
+
+    def end_session(self, session: str, namespace: Namespace = ()) -> bool:
+        """A session will not come back; whether it is known. What it alone has used goes first when room is needed."""
+        return self.cache.end_session(session, namespace)
 
     def _step(self) -> None:
         output = self.scheduler.schedule()
@@ -382,10 +408,14 @@ class EngineCore:
             peak_unshared_tokens=self._peak_unshared_tokens,
             masks=self._masks,
             mask_seconds=self._mask_seconds,
+            recomputed_tokens=self.scheduler.recomputed.total,
+            thrash_tokens_per_s=self.thrash.tokens_per_s,
+            evicted_by_reason=dict(self.cache.evicted_by_reason),
         )
 
     def reset_cache(self) -> int:
         """Drop every cached token that no running request uses; returns how many."""
+        self.scheduler.recomputed.forget()
         return self.cache.reset()
 
     def check_integrity(self) -> None:

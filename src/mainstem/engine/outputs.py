@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from mainstem.model.logprobs import PositionLogprobs, TokenLogprob
 from mainstem.scheduler import Request
-from mainstem.tree import CacheStats
+from mainstem.tree import CacheStats, EvictionReason
 
 __all__ = [
     "EngineStats",
@@ -97,6 +98,9 @@ class EngineStats(NamedTuple):
             been stored by itself.
         masks: computed for the tokens of finished replies that had a grammar.
         mask_seconds: that took.
+        recomputed_tokens: prompt tokens computed though they had been computed before, and were evicted since.
+        thrash_tokens_per_s: these, over the last minute.
+        evicted_by_reason: tokens that left the prefix cache, by reason; empty where the cache does not tell.
     """
 
     cache: CacheStats
@@ -116,6 +120,9 @@ class EngineStats(NamedTuple):
     peak_unshared_tokens: int
     masks: int = 0
     mask_seconds: float = 0.0
+    recomputed_tokens: int = 0
+    thrash_tokens_per_s: float = 0.0
+    evicted_by_reason: Mapping[EvictionReason, int] = {}
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from mainstem.scheduler.scheduler import (
     SchedulerOutput,
     ScoredTokens,
 )
+from mainstem.scheduler.upkeep import Upkeep
 
 __all__ = [
     "DECODE_RESERVATION",
@@ -24,4 +25,5 @@ __all__ = [
     "SchedulerOutput",
     "ScoredTokens",
     "TokenBuffer",
+    "Upkeep",
 ]

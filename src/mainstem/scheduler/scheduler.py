@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from mainstem.errors import OutOfSlots, PromptTooLong
 from mainstem.pages import SlotArray
+from mainstem.scheduler.recomputed import Recomputed
 from mainstem.scheduler.request import Request, RequestState
 from mainstem.tree import PrefixCache, PrefixHandle, Reuse, common_length
 
@@ -109,6 +110,7 @@ class Scheduler:
         max_num_batched_tokens: most tokens a step.
         max_num_seqs: most requests running at once.
         max_model_len: longest prompt plus reply.
+        cache_reserve: share of the pool that a new request may not take from the cache while others run.
         clock: seconds, for the time of admission.
     """
 
@@ -119,6 +121,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_num_seqs: int,
         max_model_len: int,
+        cache_reserve: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.cache = cache
@@ -132,6 +135,8 @@ class Scheduler:
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
+        self.cache_reserve = cache_reserve
+        self.recomputed = Recomputed()
         self._clock = clock
         self._orders = count()
         # Of the step that is under way: requests that joined it relying on tokens that others compute in it, and the
@@ -173,6 +178,7 @@ class Scheduler:
             self.running.remove(request)
             left = self._release(request)
         if request.admitted_at is not None:
+            self.recomputed.remember(request.tokens.array[:computed], request.namespace)
             self.cache.end(request.tokens.array[:computed], request.namespace, left, request.hints)
         request.state = RequestState.FINISHED
 
@@ -410,7 +416,10 @@ class Scheduler:
         found = request.view.peek(request.tokens.array[: request.num_reusable])
         known = max(found.length, donor.common if donor else 0)
         stats = self.cache.stats()
-        return _Room(self._whole_pages(len(request.tokens) - known), stats.free + stats.evictable - found.evictable)
+        # While others run, some of what is cached is not for the taking.
+        reserve = int(self.cache_reserve * stats.capacity) if self.running else 0
+        takeable = max(stats.evictable - found.evictable - reserve, 0)
+        return _Room(self._whole_pages(len(request.tokens) - known), stats.free + takeable)
 
     def _start(self, request: Request, donor: _Donor | None) -> None:
         """Move a request to the running ones, its page table covering all that is or is being computed."""
@@ -431,6 +440,7 @@ class Scheduler:
             self.cache.begin(request.tokens.array[: request.num_reusable], request.namespace, match, request.hints)
             request.admitted_at = self._clock()
             request.num_cached = request.num_computed
+            self.recomputed.look(request.tokens.array, request.namespace, request.num_cached)
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
         request.common_lengths.clear()

@@ -17,6 +17,7 @@ from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS
 from mainstem.server.auth import tenant_of
 from mainstem.server.generation import Generation, Part, Usage
+from mainstem.server.lifetime import read_lifetime
 from mainstem.server.logprobs import chat_logprobs
 from mainstem.server.protocol import ChatBody, sampling_params
 from mainstem.server.replies import Choice, ReplyReader, ReplyShape, answer
@@ -39,10 +40,13 @@ def router(service: Service) -> APIRouter:
         service.check_model(body.model)
         turn = read_turn(service, body)
         namespace = body.namespace(tenant_of(request))
+        lifetime = read_lifetime(body, request.headers)
         ready = await prepare(service, turn)
         shape = ChatShape(service, body, ready)
         with naming_schema(turn, schema_param="response_format"):
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=shape.id)
+            generation = Generation(
+                service, [ready.prompt], ready.params, namespace=namespace, request_id=shape.id, lifetime=lifetime
+            )
             return await answer(request, generation, shape, stream=bool(body.stream), include_usage=body.include_usage)
 
     return routes

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from mainstem.errors import InvalidRequest
 from mainstem.server.auth import tenant_of
 from mainstem.server.generation import Generation, Part
+from mainstem.server.lifetime import read_lifetime
 from mainstem.server.logprobs import CompletionLogprobs
 from mainstem.server.prompts import MAX_SEQUENCES, Prompt, completion_prompts
 from mainstem.server.protocol import DEFAULT_COMPLETION_TOKENS, CompletionBody, sampling_params
@@ -45,12 +46,13 @@ def router(service: Service) -> APIRouter:
         )
         candidates = num_candidates(body)
         namespace = body.namespace(tenant_of(request))
+        lifetime = read_lifetime(body, request.headers)
         prompts = await completion_prompts(service, body.prompt, candidates)
         shape = CompletionShape(service, body, prompts, params.n)
         if candidates > params.n:
             # They are chosen by their log-probabilities, whether or not those are reported.
             params = replace(params, n=candidates, logprobs=params.logprobs or 0)
-        generation = Generation(service, prompts, params, namespace=namespace, request_id=shape.id)
+        generation = Generation(service, prompts, params, namespace=namespace, request_id=shape.id, lifetime=lifetime)
         return await answer(request, generation, shape, stream=bool(body.stream), include_usage=body.include_usage)
 
     return routes

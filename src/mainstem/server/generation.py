@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mainstem.server.errors import shutting_down
+from mainstem.server.lifetime import NO_WISHES, Lifetime
 
 if TYPE_CHECKING:
     from mainstem.engine.outputs import RequestOutput, RequestUsage
@@ -74,15 +76,26 @@ class Generation:
         *,
         namespace: tuple[str, ...],
         request_id: str,
+        lifetime: Lifetime = NO_WISHES,
     ) -> None:
+        if lifetime.prewarm:
+            params = replace(params, n=1, grammar=None)
         self.prompts = prompts
         self.params = params
+        self.lifetime = lifetime
         self.num_choices = len(prompts) * params.n
         self._timings = service.metrics.request_timings()
         self._usages: dict[int, RequestUsage] = {}
         self._first: list[Part] = []
         streams = [
-            service.engine.generate(prompt.ids, params, namespace=namespace, request_id=f"{request_id}-{position}")
+            service.engine.generate(
+                prompt.ids,
+                params,
+                namespace=namespace,
+                request_id=f"{request_id}-{position}",
+                hints=lifetime.hints(prompt),
+                prewarm=lifetime.prewarm,
+            )
             for position, prompt in enumerate(prompts)
         ]
         self._parts = self._count(merge(streams))

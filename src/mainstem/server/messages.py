@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -21,15 +22,17 @@ from mainstem.params import SamplingParams
 from mainstem.server.auth import tenant_of
 from mainstem.server.errors import to_api_error
 from mainstem.server.generation import Generation, Part
+from mainstem.server.lifetime import LifetimeBody, read_lifetime, split_written
 from mainstem.server.prompts import encode_chat
 from mainstem.server.protocol import Objects, namespace_of, stop_strings
 from mainstem.server.replies import ReplyReader, ReplyWriter, send
 from mainstem.server.service import Service
 from mainstem.server.streaming import event
 from mainstem.server.turns import ReadyTurn, Turn, naming_schema, prepare
-from mainstem.server.validation import Body, read_body
+from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation, Message, Tool, ToolCall
-from mainstem.tokens.chat import read_function, read_part, read_parts, refuse
+from mainstem.tokens.chat import read_breakpoint, read_breakpoints, read_function, read_part, read_parts, refuse
+from mainstem.tokens.conversation import Breakpoint
 from mainstem.tools import Call, Reasoning, Segment, Text, ToolChoice
 
 # Clients send thoughts back only with a signature; ours says nothing, because there is nothing to prove.
@@ -37,7 +40,7 @@ SIGNATURE = "unsigned"
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 
 
-class CountBody(Body):
+class CountBody(LifetimeBody):
     """What counting and replying have in common."""
 
     model: str
@@ -74,10 +77,15 @@ def router(service: Service) -> APIRouter:
         service.check_model(body.model)
         turn = read_turn(service, body)
         namespace = namespace_of(body.cache_salt, tenant_of(request))
+        lifetime = read_lifetime(body, request.headers)
+        if body.max_tokens == 0:
+            lifetime = replace(lifetime, prewarm=True)
         ready = await prepare(service, turn)
         writer = MessageWriter(service, body, ready)
         with naming_schema(turn, schema_param="output_config.format.schema"):
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id)
+            generation = Generation(
+                service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id, lifetime=lifetime
+            )
             return await send(request, generation, writer, stream=bool(body.stream))
 
     @routes.post("/v1/messages/count_tokens")
@@ -101,7 +109,8 @@ def read_turn(service: Service, body: MessagesBody) -> Turn:
             raise InvalidRequest(f"{name} is not supported; leave it out", param=name)
     given = {name: getattr(body, name) for name in ("temperature", "top_p", "seed") if getattr(body, name) is not None}
     params = SamplingParams(
-        max_tokens=min(body.max_tokens, service.engine.max_model_len),
+        # None at all is the wish to compute the prompt and nothing else.
+        max_tokens=min(body.max_tokens, service.engine.max_model_len) or None,
         top_k=min(body.top_k or 0, service.engine.tokenizer.vocab_size),
         stop=stop_strings(body.stop_sequences, "stop_sequences"),
         **given,
@@ -122,8 +131,8 @@ def read_conversation(body: CountBody) -> Conversation:
     """
     if not body.messages:
         raise InvalidRequest("messages must have at least one message", param="messages")
-    system = read_parts("system", body.system)
-    messages = [Message(role="system", parts=system)] if any(system) else []
+    system, marks = read_parts("system", body.system), read_breakpoints("system", body.system)
+    messages = [Message(role="system", parts=system, breakpoints=marks)] if any(system) else []
     for i, message in enumerate(body.messages):
         messages += _messages(f"messages[{i}]", message)
     tools = tuple(_tool(f"tools[{i}]", tool) for i, tool in enumerate(body.tools or ()))
@@ -184,7 +193,7 @@ class MessageWriter(ReplyWriter):
             "stop_details": None,
             "usage": {
                 **self._usage(generation),
-                "cache_creation": None,
+                "cache_creation": self._creation(generation),
                 "inference_geo": None,
                 "service_tier": "standard",
             },
@@ -203,10 +212,20 @@ class MessageWriter(ReplyWriter):
             "server_tool_use": None,
         }
 
+    def _creation(self, generation: Generation) -> dict[str, int]:
+        """How long what is newly cached is to be kept."""
+        usage = generation.usage()
+        written = usage.written_tokens(caching=self._service.caching)
+        prompt = generation.prompts[0]
+        short, long = split_written(prompt, generation.lifetime, usage.cached_tokens, written, long_s=3600.0)
+        return {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long}
+
     def _ending(self, last: Part, generation: Generation) -> dict[str, Any]:
         output = last.output
         sequence = output.stop_reason if isinstance(output.stop_reason, str) else None
-        if output.finish_reason == "stop" and self._reader.num_calls:
+        if generation.lifetime.prewarm:
+            reason = "max_tokens"
+        elif output.finish_reason == "stop" and self._reader.num_calls:
             reason = "tool_use"
         elif sequence is not None:
             reason = "stop_sequence"
@@ -309,6 +328,7 @@ def _messages(where: str, message: Mapping[str, Any]) -> list[Message]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
+    marks: list[Breakpoint] = []
     for i, block in enumerate(content):
         place = f"{where}.content[{i}]"
         match block:
@@ -320,11 +340,20 @@ def _messages(where: str, message: Mapping[str, Any]) -> list[Message]:
                 pass
             case {"type": "tool_result", "tool_use_id": str() as call_id} if role == "user":
                 parts = read_parts(f"{place}.content", block.get("content"))
-                results.append(Message(role="tool", parts=parts, tool_call_id=call_id))
+                mark = read_breakpoint(place, block, len(parts) - 1)
+                inner = read_breakpoints(f"{place}.content", block.get("content"))
+                kept = inner if mark is None else (*inner, mark)
+                results.append(Message(role="tool", parts=parts, tool_call_id=call_id, breakpoints=kept))
             case _:
+                mark = read_breakpoint(place, block, len(texts))
+                marks += [] if mark is None else [mark]
                 texts.append(read_part(place, block))
     said = Message(
-        role=role, parts=tuple(texts), reasoning="\n".join(thoughts) if thoughts else None, tool_calls=tuple(calls)
+        role=role,
+        parts=tuple(texts),
+        reasoning="\n".join(thoughts) if thoughts else None,
+        tool_calls=tuple(calls),
+        breakpoints=tuple(marks),
     )
     return [*results, said] if texts or thoughts or calls or not results else results
 

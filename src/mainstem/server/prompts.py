@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from mainstem.errors import InvalidRequest, PromptTooLong
 from mainstem.server.errors import ApiError
+from mainstem.tokens.breakpoints import PromptBreakpoint, locate
 
 if TYPE_CHECKING:
     from mainstem.server.service import Service
@@ -30,10 +31,11 @@ MIN_CHARACTER_LIMIT = 200_000
 
 
 class Prompt(NamedTuple):
-    """One prompt: its token ids (int32, at least one), and its text where it was not sent as ids."""
+    """One prompt: its token ids (int32, at least one), its text where it was not sent as ids, and its breakpoints."""
 
     ids: TokenArray
     text: str | None
+    breakpoints: tuple[PromptBreakpoint, ...] = ()
 
 
 async def completion_prompts(service: Service, value: Any, n: int) -> list[Prompt]:
@@ -82,7 +84,8 @@ async def encode_chat(service: Service, conversation: Conversation, *, add_gener
 
     def work() -> Prompt:
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
-        return Prompt(tokenizer.encode(text), text)
+        ids = tokenizer.encode(text)
+        return Prompt(ids, text, locate(conversation, text, ids, tokenizer.encode))
 
     return await _off_loop(characters, work)
 

@@ -20,22 +20,23 @@ from mainstem.params import MAX_LOGPROBS, SamplingParams
 from mainstem.server.auth import tenant_of
 from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
+from mainstem.server.lifetime import OPENAI_TTL, LifetimeBody, read_lifetime
 from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.replies import send
 from mainstem.server.response_objects import ResponseWriter
 from mainstem.server.service import Service
 from mainstem.server.stored import StoredResponse
 from mainstem.server.turns import ANY_OBJECT, Turn, naming_schema, prepare
-from mainstem.server.validation import Body, read_body
+from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation, Message, Tool, ToolCall
-from mainstem.tokens.chat import read_function, read_parts, refuse
+from mainstem.tokens.chat import read_breakpoints, read_function, read_parts, refuse
 from mainstem.tools import ToolChoice
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
 _UNSUPPORTED = ("background", "conversation", "prompt", "max_tool_calls")
 
 
-class ResponsesBody(Body):
+class ResponsesBody(LifetimeBody):
     """Body of `POST /v1/responses`."""
 
     model: str
@@ -60,7 +61,6 @@ class ResponsesBody(Body):
     truncation: str | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
     service_tier: str | None = None
     background: Any = None
     conversation: Any = None
@@ -84,6 +84,7 @@ def router(service: Service) -> APIRouter:
         new = read_input(body.input)
         turn = read_turn(service, body, (*earlier, *new))
         namespace = namespace_of(body.cache_salt, tenant)
+        lifetime = read_lifetime(body, request.headers)
         ready = await prepare(service, turn)
 
         def keep(response: dict[str, Any], said: Message) -> None:
@@ -95,7 +96,9 @@ def router(service: Service) -> APIRouter:
 
         writer = ResponseWriter(service, _echo(body), ready, top_logprobs=_logprobs(body), keep=keep)
         with naming_schema(turn, schema_param="text.format.schema"):
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id)
+            generation = Generation(
+                service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id, lifetime=lifetime
+            )
             return await send(request, generation, writer, stream=bool(body.stream))
 
     @routes.get("/v1/responses/{response_id}")
@@ -188,7 +191,9 @@ def _item(where: str, item: Any) -> Message:
         case {"type": "reasoning"}:
             return Message(role="assistant", reasoning=_thoughts(item))
         case {"role": "user" | "system" | "developer" | "assistant" as role} if item.get("type") in (None, "message"):
-            return Message(role=role, parts=read_parts(f"{where}.content", item.get("content")))
+            content = item.get("content")
+            marks = read_breakpoints(f"{where}.content", content)
+            return Message(role=role, parts=read_parts(f"{where}.content", content), breakpoints=marks)
     kind = item.get("type")
     if kind in ("function_call", "function_call_output"):
         refuse(where, f"is a {kind} that lacks a field, or has one of the wrong type")
@@ -222,6 +227,8 @@ def _merged(before: Message, message: Message) -> Message:
         parts=before.parts + message.parts,
         reasoning=before.reasoning,
         tool_calls=before.tool_calls + message.tool_calls,
+        breakpoints=before.breakpoints
+        + tuple(mark._replace(part=len(before.parts) + mark.part) for mark in message.breakpoints),
     )
 
 
@@ -319,10 +326,22 @@ def _echo(body: ResponsesBody) -> dict[str, Any]:
         "metadata": body.metadata or {},
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,
+        "prompt_cache_options": _echo_of_options(body),
         "user": body.user,
         "service_tier": "default",
         "background": False,
         "max_tool_calls": None,
+    }
+
+
+def _echo_of_options(body: ResponsesBody) -> dict[str, Any] | None:
+    options = body.prompt_cache_options
+    if options is None:
+        return None
+    return {
+        "mode": options.mode or "implicit",
+        "ttl": options.ttl or OPENAI_TTL,
+        "comparison_response_id": options.comparison_response_id,
     }
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from mainstem.errors import OutOfSlots
 from mainstem.pages import ExtentAllocator, Run, SlotArray, disjoint_runs, slots_of
+from mainstem.tree.eviction import EvictionReason
 from mainstem.tree.hints import CacheHints
 from mainstem.tree.keys import Namespace, Tokens
 
@@ -140,6 +141,9 @@ class PrefixCache(ABC):
         capacity: slots of the pool, a multiple of `page_size`.
         page_size: tokens in a page.
 
+    Attributes:
+        evicted_by_reason: how many tokens have left since the start, by reason; empty where that is not known.
+
     Raises:
         ValueError: when `capacity` or `page_size` is not positive, or the one is no multiple of the other.
     """
@@ -160,6 +164,7 @@ class PrefixCache(ABC):
         self._num_nodes = 0
         self._queries = self._hits = self._query_tokens = self._hit_tokens = 0
         self._inserted_tokens = self._evicted = 0
+        self.evicted_by_reason: dict[EvictionReason, int] = {}
 
     @abstractmethod
     def match_prefix(self, tokens: Tokens, namespace: Namespace = ()) -> MatchResult:

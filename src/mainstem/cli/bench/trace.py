@@ -88,7 +88,9 @@ def _measure(
     from mainstem.bench.trace import measure, policies
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bars = {name: progress.add_task(name, total=len(trace.requests) * len(capacities)) for name in policies(end_bits)}
+        bars = {
+            name: progress.add_task(name, total=len(trace.requests) * len(capacities)) for name in policies(end_bits)
+        }
         return measure(trace, capacities, lambda policy, requests: progress.advance(bars[policy], requests), end_bits)
 
 
@@ -134,7 +136,9 @@ def _end_bit(text: str) -> EndBit:
     except ValueError:
         percent = -1.0
     if not 0 <= percent <= 100 or (errors or ERRORS[0]) not in ERRORS:
-        raise ConfigError(f"--end-bits: '{text}' is neither a percentage, as in 90, nor one with errors, as in 90:false")
+        raise ConfigError(
+            f"--end-bits: '{text}' is neither a percentage, as in 90, nor one with errors, as in 90:false"
+        )
     return EndBit(percent / 100, errors or ERRORS[0])
 
 
