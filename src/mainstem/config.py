@@ -80,29 +80,38 @@ class EngineConfig:
     )
     retention_budget: float = setting(
         0.5,
-        "share of the pool in which requests' wishes for retention count; beyond it the least valuable of what they want "
-        "kept goes in its turn, as if they had not asked",
+        "share of the pool in which wishes for retention count; beyond it the least valuable of what is to be retained "
+        "goes in its turn, as if nobody had asked",
         metavar="SHARE",
     )
     cache_reserve: float = setting(
         0.2,
-        "share of the pool that new requests may not take from the cache while others run, so that a burst of them does "
-        "not flush it",
+        "share of the pool that new requests may not take from the cache while others run, so that a burst of them "
+        "does not flush it",
         metavar="SHARE",
     )
     high_watermark: float = setting(
         0.99,
-        "share of the pool in use above which room is made between steps, so that an arriving request need not wait for "
-        "it; 1 for never",
+        "share of the pool in use above which room is made between steps, so that an arriving request need not wait "
+        "for it; 1 for never",
         metavar="SHARE",
     )
-    low_watermark: float = setting(
-        0.97, "share of the pool in use down to which room is made then", metavar="SHARE"
+    low_watermark: float = setting(0.97, "share of the pool in use down to which room is made then", metavar="SHARE")
+    history_entries: int = setting(
+        200_000,
+        "messages and replies of chats whose exact token ids are remembered, so that a reply that comes back has the "
+        "ids that were generated; the least recently used go first; 0 tokenizes every prompt anew",
+        metavar="COUNT",
     )
+    history_memory: str = setting("256MiB", "memory that these may take", metavar="SIZE")
     kernels: str = setting(
         "auto",
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
         choices=("auto", "native", "torch"),
+    )
+    canonical_tools: bool = setting(
+        True,
+        "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
     )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
 
@@ -125,6 +134,9 @@ class EngineConfig:
             raise ConflictingSettings(
                 f"low_watermark {self.low_watermark:g} is above high_watermark {self.high_watermark:g}; lower it"
             )
+        if not 0 <= self.history_entries <= 100 * MAX_COUNT:
+            raise ConfigError(f"history_entries must be between 0 and {100 * MAX_COUNT}, got {self.history_entries}")
+        parse_size(self.history_memory)
         if self.block_size is not None and not 1 <= self.block_size <= MAX_COUNT:
             raise ConfigError(f"block_size must be between 1 and {MAX_COUNT}, got {self.block_size}")
         if self.block_size is not None and self.prefix_cache != "block-hash":

@@ -1,15 +1,18 @@
-"""The memory budget in words."""
+"""The memory budget and the chat template in words."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from mainstem.cli.loading import LoadingDisplay, describe_budget, format_bytes, loading_display
+from mainstem.cli.loading import LoadingDisplay, describe_budget, describe_template, format_bytes, loading_display
 from mainstem.engine.budget import MemoryBudget
+from mainstem.tokens import Tokenizer
+from tests.support.tiny_models import save_tiny_tokenizer
 
 GIB = 2**30
 
@@ -59,3 +62,11 @@ def test_a_new_stage_is_not_finished_when_the_last_one_was() -> None:
     assert bars.tasks[0].finished
     display("loading", 0, None)
     assert not bars.tasks[0].finished
+
+
+def test_what_a_template_does_to_prefixes_is_told_line_by_line(tmp_path: Path) -> None:
+    moves = "{% for m in messages %}{% if loop.last and tools %}{{ tools }}{% endif %}{{ m.content }}\n{% endfor %}"
+    lines = describe_template(Tokenizer.load(save_tiny_tokenizer(tmp_path, chat_template=moves)).chat)
+    assert [line.partition(":")[0] for line in lines] == [
+        "Template breaks prefixes when a tool has answered and when the user speaks again"
+    ]

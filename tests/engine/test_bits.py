@@ -50,7 +50,7 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         LLM(folder, kv_memory="4MiB", prefix_cache="none", max_num_batched_tokens=2048),
         LLM(folder, kv_memory="4MiB", max_num_batched_tokens=37),
         LLM(folder, kv_memory="4MiB", max_num_batched_tokens=512, cascade=False),
-        LLM(folder, kv_memory=kv_memory_for(215), max_num_batched_tokens=64),  # preempts
+        LLM(folder, kv_memory=kv_memory_for(215), max_num_batched_tokens=64, cache_reserve=0.0),  # preempts
         LLM(folder, kv_memory="4MiB", prefix_cache="block-hash"),
     ]
 

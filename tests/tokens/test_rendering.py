@@ -78,7 +78,7 @@ def test_a_reply_can_go_on_where_the_last_message_stops(tmp_path: Path) -> None:
 def test_only_what_a_template_may_see_of_a_tool_is_shown(tmp_path: Path) -> None:
     tool = {"function": {"strict": True, "parameters": {"b": 1, "a": 2}, "name": "f"}, "type": "function", "x": 1}
     text = load(tmp_path, "{{ tools | tojson }}").render_chat([{"role": "user", "content": "x"}], tools=[tool])
-    assert text == '[{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}]'
+    assert text == '[{"type": "function", "function": {"name": "f", "parameters": {"a": 2, "b": 1}}}]'
 
 
 def test_without_any_template_a_model_says_so(tmp_path: Path) -> None:

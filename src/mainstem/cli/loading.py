@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mainstem.config import EngineConfig
     from mainstem.engine import AsyncEngine
     from mainstem.engine.budget import MemoryBudget
+    from mainstem.tokens.rendering import ChatTemplate
 
 SMALL_POOL = 0.15
 
@@ -89,3 +90,10 @@ def describe_budget(budget: MemoryBudget, max_model_len: int) -> list[str]:
             "         each other out and hits will be rare. Raise --kv-memory or --memory-utilization."
         )
     return lines
+
+
+def describe_template(chat: ChatTemplate) -> list[str]:
+    """What is to be known of a model's chat template, one line each; docs/templates.md says more."""
+    from mainstem.tokens.hygiene import findings
+
+    return [f"Template {finding.text}" for finding in findings(chat)]

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 
 from mainstem.config import EngineConfig
+from mainstem.engine.history import new_history
 from mainstem.engine.outputs import EngineStats, RequestOutput
 from mainstem.engine.thread import EngineThread
 from mainstem.errors import EngineStopped, MainstemError
@@ -40,6 +41,7 @@ class AsyncEngine:
         budget: where its memory goes.
         compute: what computes its steps, fit to show.
         tokenizer: of the model; safe to use from any thread.
+        history: exact token ids of chats; so is this.
         max_model_len: longest prompt plus reply, in tokens.
     """
 
@@ -55,6 +57,7 @@ class AsyncEngine:
         self.budget = self._engine.budget
         self.compute = self._engine.compute
         self.tokenizer = self._engine.core.tokenizer
+        self.history = new_history(config, self.tokenizer)
         self.max_model_len = self._engine.core.max_model_len
 
     @classmethod

@@ -37,7 +37,7 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     device = _device(config.device)
     files = resolve_model(config.model, progress)
     progress("loading the model", 0, None)
-    tokenizer = Tokenizer.load(files.folder)
+    tokenizer = Tokenizer.load(files.folder, canonical_tools=config.canonical_tools)
     loaded = load_model(
         files.folder, dtype=_dtype(config.dtype, device), device=device, random_weights=files.random_weights
     )

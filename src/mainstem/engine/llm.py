@@ -16,6 +16,7 @@ import numpy as np
 from mainstem.config import EngineConfig
 from mainstem.engine.asked import Asked, Submission
 from mainstem.engine.branch import Branch, Score, generate_together, score_together
+from mainstem.engine.history import new_history
 from mainstem.engine.outputs import EngineStats
 from mainstem.engine.prompt import Prompt, prompt_tokens
 from mainstem.engine.result import Generation, ReplyResult
@@ -24,7 +25,8 @@ from mainstem.engine.thread import EngineThread
 from mainstem.errors import BranchError, InvalidRequest
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
-from mainstem.tree import NO_HINTS, CacheHints, Namespace, TokenArray
+from mainstem.tools import Dialect
+from mainstem.tree import NO_HINTS, CacheHints, Namespace, TokenArray, namespace_key
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -54,6 +56,8 @@ class LLM:
         self.budget = self._engine.budget
         self.core = self._engine.core
         self.tokenizer = self.core.tokenizer
+        self.history = new_history(self.config, self.tokenizer)
+        self._dialect = Dialect(self.tokenizer)
         weakref.finalize(self, self._engine.stop)
 
     def generate(
@@ -99,8 +103,20 @@ class LLM:
         return generations
 
     def chat(self, messages: Messages, params: SamplingParams | None = None, **options: Any) -> Generation:
-        """Reply to a conversation of messages with `role` and `content`; options as for `generate`."""
-        return self.generate([self.tokenizer.encode_chat(messages)], params, **options)[0]
+        """Reply to a conversation of messages with `role` and `content`; options as for `generate`.
+
+        A reply that comes back in a later conversation has the tokens that were generated.
+        """
+        try:
+            namespace = namespace_key(options.get("namespace", ()))
+        except TypeError as error:
+            raise InvalidRequest(str(error), param="namespace") from None
+        parts = self.history.cut(self.tokenizer.render_chat(messages))
+        prompt = self.history.encode(parts, namespace=namespace, meaning=self._dialect.meaning(()))
+        generation = self.generate([prompt.ids], params, **options)[0]
+        for reply in generation.replies:
+            self.history.remember(prompt, reply.token_ids, reply.text)
+        return generation
 
     # -- branches -----------------------------------------------------------------------------------------------------
 

@@ -76,6 +76,6 @@ class ThrashWatch:
         return (
             f"the pool of {self._pool_tokens:,} tokens is too small for the conversations that are going on: "
             f"{self.tokens_per_s:,.0f} tokens a second are computed again that had been cached and were evicted, "
-            f"{self.share:.0%} of all prefill. Raise --kv-memory or --memory-utilization; if that cannot be, have fewer "
-            "conversations at once (--max-num-seqs), or tell which are over (docs/lifetime.md)"
+            f"{self.share:.0%} of all prefill. Raise --kv-memory or --memory-utilization; if that cannot be, have "
+            "fewer conversations at once (--max-num-seqs), or tell which are over (docs/lifetime.md)"
         )

@@ -20,7 +20,7 @@ from mainstem.server.metrics import Metrics
 from mainstem.server.replies import CLIENT_CLOSED_REQUEST
 from mainstem.server.service import Service
 from mainstem.server.stored import ResponseStore
-from mainstem.server.turns import Dialect
+from mainstem.tools import Dialect
 
 if TYPE_CHECKING:
     from mainstem.config import ServerConfig

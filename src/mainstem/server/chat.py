@@ -41,7 +41,7 @@ def router(service: Service) -> APIRouter:
         turn = read_turn(service, body)
         namespace = body.namespace(tenant_of(request))
         lifetime = read_lifetime(body, request.headers)
-        ready = await prepare(service, turn)
+        ready = await prepare(service, turn, namespace=namespace)
         shape = ChatShape(service, body, ready)
         with naming_schema(turn, schema_param="response_format"):
             generation = Generation(

@@ -1,6 +1,6 @@
 """All replies of one HTTP request as a single stream: one engine request a prompt, merged as their tokens come.
 
-Knows how to start, count and give up the engine's requests. It does not know how a reply looks on the wire.
+Knows how to start, count, remember and give up the engine's requests. It does not know how a reply looks on the wire.
 """
 
 from __future__ import annotations
@@ -62,6 +62,18 @@ class Usage(NamedTuple):
         }
 
 
+class _Said:
+    """What one choice said so far."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.texts: list[str] = []
+
+    def add(self, output: RequestOutput) -> None:
+        self.token_ids += output.token_ids
+        self.texts.append(output.text)
+
+
 class Generation:
     """Iterate it for the parts; `aclose` it on every path, which aborts what still runs.
 
@@ -86,6 +98,8 @@ class Generation:
         self.num_choices = len(prompts) * params.n
         self._timings = service.metrics.request_timings()
         self._usages: dict[int, RequestUsage] = {}
+        self._history = service.engine.history
+        self._said: dict[int, _Said] = {}
         self._first: list[Part] = []
         streams = [
             service.engine.generate(
@@ -148,9 +162,22 @@ class Generation:
                 first = choice not in self._usages
                 self._usages[choice] = output.usage
                 self._timings.observe(choice, output)
+                self._said.setdefault(choice, _Said()).add(output)
+                if output.finish_reason is not None:
+                    # Before the client can send the reply back.
+                    self._remember(choice)
                 yield Part(choice, output, first)
         finally:
             await outputs.aclose()
+            for choice in list(self._said):
+                self._remember(choice)
+
+    def _remember(self, choice: int) -> None:
+        """Keep the exact tokens of a reply, whole or as far as it came."""
+        said = self._said.pop(choice)
+        known = self.prompts[choice // self.params.n].known
+        if known is not None:
+            self._history.remember(known, said.token_ids, "".join(said.texts))
 
 
 async def merge(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[int, T]]:

@@ -80,7 +80,7 @@ def router(service: Service) -> APIRouter:
         lifetime = read_lifetime(body, request.headers)
         if body.max_tokens == 0:
             lifetime = replace(lifetime, prewarm=True)
-        ready = await prepare(service, turn)
+        ready = await prepare(service, turn, namespace=namespace)
         writer = MessageWriter(service, body, ready)
         with naming_schema(turn, schema_param="output_config.format.schema"):
             generation = Generation(
@@ -92,7 +92,8 @@ def router(service: Service) -> APIRouter:
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, CountBody, limit=service.body_limit)
         service.check_model(body.model)
-        prompt = await encode_chat(service, read_conversation(body))
+        namespace = namespace_of(None, tenant_of(request))
+        prompt = await encode_chat(service, read_conversation(body), namespace=namespace)
         return JSONResponse({"input_tokens": len(prompt.ids)})
 
     return routes

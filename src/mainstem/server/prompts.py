@@ -18,7 +18,8 @@ from mainstem.tokens.breakpoints import PromptBreakpoint, locate
 
 if TYPE_CHECKING:
     from mainstem.server.service import Service
-    from mainstem.tokens import Conversation, Message, Tokenizer
+    from mainstem.tokens import Conversation, KnownPrompt, Message, Tokenizer
+    from mainstem.tree import Namespace
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 T = TypeVar("T")
@@ -31,10 +32,13 @@ MIN_CHARACTER_LIMIT = 200_000
 
 
 class Prompt(NamedTuple):
-    """One prompt: its token ids (int32, at least one), its text where it was not sent as ids, and its breakpoints."""
+    """One prompt: its token ids (int32, at least one), its text where it was not sent as ids, and if it is a chat's,
+    where its tokens are from and what of it is to be kept.
+    """
 
     ids: TokenArray
     text: str | None
+    known: KnownPrompt | None = None
     breakpoints: tuple[PromptBreakpoint, ...] = ()
 
 
@@ -70,8 +74,20 @@ async def decode_ids(service: Service, ids: TokenArray) -> str:
     return await _off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
 
 
-async def encode_chat(service: Service, conversation: Conversation, *, add_generation_prompt: bool = True) -> Prompt:
-    """A conversation, rendered with the model's chat template.
+async def encode_chat(
+    service: Service,
+    conversation: Conversation,
+    *,
+    namespace: Namespace = (),
+    add_generation_prompt: bool = True,
+) -> Prompt:
+    """A conversation, rendered with the model's chat template, with the token ids that are known of it.
+
+    Args:
+        service: whose model it is for.
+        conversation: what was said.
+        namespace: whose history is used.
+        add_generation_prompt: end where a reply begins.
 
     Raises:
         InvalidRequest: when the template cannot render it.
@@ -81,11 +97,13 @@ async def encode_chat(service: Service, conversation: Conversation, *, add_gener
     characters += _characters([tool.definition() for tool in conversation.tools])
     _check_characters(service, characters, "messages")
     tokenizer: Tokenizer = service.engine.tokenizer
+    history = service.engine.history
+    meaning = service.dialect.meaning([tool.name for tool in conversation.tools])
 
     def work() -> Prompt:
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
-        ids = tokenizer.encode(text)
-        return Prompt(ids, text, locate(conversation, text, ids, tokenizer.encode))
+        known = history.encode(history.cut(text), namespace=namespace, meaning=meaning)
+        return Prompt(known.ids, known.text, known, locate(conversation, known, tokenizer.encode))
 
     return await _off_loop(characters, work)
 

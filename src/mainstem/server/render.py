@@ -13,12 +13,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from mainstem.server.auth import tenant_of
 from mainstem.server.chat import read_turn
 from mainstem.server.protocol import ChatBody
 from mainstem.server.service import Service
 from mainstem.server.turns import prepare
 from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation, Tokenizer
+from mainstem.tokens.history import Span
 
 TEMPLATE = "template"
 
@@ -40,7 +42,7 @@ def router(service: Service) -> APIRouter:
         body = await read_body(request, ChatBody, limit=service.body_limit)
         service.check_model(body.model)
         turn = read_turn(service, body)
-        ready = await prepare(service, turn)
+        ready = await prepare(service, turn, namespace=body.namespace(tenant_of(request)))
         text = ready.prompt.text or ""
         ids = ready.prompt.ids.tolist()
         ends = token_ends(service.engine.tokenizer, ids, text)
@@ -53,6 +55,7 @@ def router(service: Service) -> APIRouter:
                 "count": len(ids),
                 "max_model_len": service.engine.max_model_len,
                 "parts": [_part(piece, text, ends) for piece in pieces(turn.conversation, text)],
+                "spans": [_span(span) for span in ready.prompt.known.spans] if ready.prompt.known else [],
                 "grammar": ready.params.grammar,
             }
         )
@@ -98,6 +101,15 @@ def _sources(conversation: Conversation) -> Iterator[tuple[str, str]]:
         for j, call in enumerate(message.tool_calls):
             yield f"messages[{i}].tool_calls[{j}].function.name", call.name
             yield f"messages[{i}].tool_calls[{j}].function.arguments", call.arguments
+
+
+def _span(span: Span) -> dict[str, Any]:
+    """Where a stretch of the prompt has its token ids from."""
+    return {
+        "origin": span.origin,
+        "characters": [span.start, span.stop],
+        "tokens": [span.first, span.end],
+    }
 
 
 def _part(piece: Piece, text: str, ends: list[int]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def router(service: Service) -> APIRouter:
         turn = read_turn(service, body, (*earlier, *new))
         namespace = namespace_of(body.cache_salt, tenant)
         lifetime = read_lifetime(body, request.headers)
-        ready = await prepare(service, turn)
+        ready = await prepare(service, turn, namespace=namespace)
 
         def keep(response: dict[str, Any], said: Message) -> None:
             if body.store is not False:

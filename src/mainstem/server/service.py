@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mainstem.engine import AsyncEngine
     from mainstem.server.metrics import Metrics
     from mainstem.server.stored import ResponseStore
-    from mainstem.server.turns import Dialect
+    from mainstem.tools import Dialect
 
 
 @dataclass

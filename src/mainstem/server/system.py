@@ -77,7 +77,7 @@ def router(service: Service) -> APIRouter:
     async def tokenize(request: Request) -> Response:
         body = await read_body(request, TokenizeBody, limit=service.body_limit)
         service.check_model(body.model)
-        tokens = (await _tokenize(service, body)).tolist()
+        tokens = (await _tokenize(service, body, tenant_of(request))).tolist()
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len})
 
     @routes.post("/detokenize")
@@ -102,14 +102,17 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-async def _tokenize(service: Service, body: TokenizeBody) -> Any:
+async def _tokenize(service: Service, body: TokenizeBody, namespace: tuple[str, ...]) -> Any:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("give either prompt or messages", param="prompt")
     if body.messages is None:
         special = body.add_special_tokens is not False
         return await encode_text(service, body.prompt or "", add_special_tokens=special, param="prompt")
     conversation = Conversation(read_messages(body.messages), read_tools(body.tools))
-    return (await encode_chat(service, conversation, add_generation_prompt=body.add_generation_prompt is not False)).ids
+    prompt = await encode_chat(
+        service, conversation, namespace=namespace, add_generation_prompt=body.add_generation_prompt is not False
+    )
+    return prompt.ids
 
 
 def _model(service: Service) -> dict[str, Any]:

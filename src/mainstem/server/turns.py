@@ -9,47 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainstem.errors import InvalidRequest
 from mainstem.server.prompts import Prompt, encode_chat
-from mainstem.tools import ReplyParser, ToolChoice, recognise, reply_grammar
+from mainstem.tools import ReplyParser, ToolChoice, reply_grammar
 from mainstem.tools.syntax import Hermes
 
 if TYPE_CHECKING:
     from mainstem.params import SamplingParams
     from mainstem.server.service import Service
-    from mainstem.tokens import Conversation, Tokenizer
-    from mainstem.tokens.rendering import Marks
-    from mainstem.tools import CallSyntax
+    from mainstem.tokens import Conversation
+    from mainstem.tree import Namespace
 
 FREE = ToolChoice()
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-
-
-class Dialect:
-    """How the model that is served writes calls and thoughts, learnt from its chat template."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-
-    @cached_property
-    def syntax(self) -> CallSyntax | None:
-        """Of its tool calls; None if it is not known here."""
-        return recognise(self._tokenizer.chat.call_example)
-
-    @cached_property
-    def reasoning(self) -> Marks | None:
-        """The marks around its thoughts, if it has any."""
-        return self._tokenizer.chat.reasoning_marks
-
-    @cached_property
-    def spoken_token_ids(self) -> tuple[int, ...]:
-        """Special tokens that calls and thoughts are told by."""
-        marks = (*(self.syntax.marks if self.syntax else ()), *(self.reasoning or ()))
-        ids = (self._tokenizer.special_id(mark) for mark in marks)
-        return tuple(token_id for token_id in ids if token_id is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,16 +51,22 @@ class ReadyTurn(NamedTuple):
     new_parser: Callable[[], ReplyParser]
 
 
-async def prepare(service: Service, turn: Turn) -> ReadyTurn:
+async def prepare(service: Service, turn: Turn, *, namespace: Namespace = ()) -> ReadyTurn:
     """Make a turn's prompt, and what its reply must follow.
+
+    Args:
+        service: whose model is to reply.
+        turn: what is asked for.
+        namespace: whose turn it is, and whose history the prompt may use.
 
     Raises:
         InvalidRequest: when the tool choice does not fit the tools, or the prompt cannot be made.
         ApiError: when the conversation is far too long for the model.
     """
-    tools, choice = turn.conversation.tools, turn.choice
     _check_choice(turn)
-    prompt = await encode_chat(service, turn.conversation)
+    conversation = replace(turn.conversation, namespace=namespace)
+    tools, choice = service.engine.tokenizer.chat.offered(conversation.tools), turn.choice
+    prompt = await encode_chat(service, conversation, namespace=namespace)
     assert prompt.text is not None
     dialect = service.dialect
     reasoning = dialect.reasoning

@@ -6,16 +6,19 @@ models or requests. `transformers` is imported only when a tokenizer is loaded; 
 
 from mainstem.tokens.conversation import Conversation, Message, Tool, ToolCall
 from mainstem.tokens.detokenize import DetokenizerStream
+from mainstem.tokens.history import KnownPrompt, TokenHistory
 from mainstem.tokens.stop import StopStrings, StopUpdate
 from mainstem.tokens.tokenizer import TokenArray, Tokenizer
 
 __all__ = [
     "Conversation",
     "DetokenizerStream",
+    "KnownPrompt",
     "Message",
     "StopStrings",
     "StopUpdate",
     "TokenArray",
+    "TokenHistory",
     "Tokenizer",
     "Tool",
     "ToolCall",

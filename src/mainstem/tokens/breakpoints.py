@@ -7,12 +7,15 @@ template changed is not found, and its breakpoint is left out: what it asks for 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mainstem.tokens.conversation import Conversation
+
+if TYPE_CHECKING:
+    from mainstem.tokens.history import KnownPrompt
 
 MAX_BREAKPOINTS = 4
 """Of more, the last ones count."""
@@ -36,19 +39,26 @@ class _End(NamedTuple):
 
 
 def locate(
-    conversation: Conversation, text: str, ids: NDArray[np.int32], encode: Callable[[str], NDArray[np.int32]]
+    conversation: Conversation, prompt: KnownPrompt, encode: Callable[[str], NDArray[np.int32]]
 ) -> tuple[PromptBreakpoint, ...]:
-    """The breakpoints of a conversation that was rendered to `text`, whose tokens are `ids`."""
-    found: list[PromptBreakpoint] = []
-    for end in _ends(conversation, text)[-MAX_BREAKPOINTS:]:
-        before = encode(text[: end.character])
-        length = min(len(before), len(ids))
-        same = before[:length] == ids[:length]
-        # A token that lies across the breakpoint is not before it.
-        length = length if same.all() else int(same.argmin())
-        if length:
-            found.append(PromptBreakpoint(length, end.ttl))
-    return tuple(found)
+    """The breakpoints of a conversation in the prompt that was made of it."""
+    ends = _ends(conversation, prompt.text)[-MAX_BREAKPOINTS:]
+    found = [PromptBreakpoint(_tokens_before(end.character, prompt, encode), end.ttl) for end in ends]
+    return tuple(mark for mark in found if mark.length)
+
+
+def _tokens_before(character: int, prompt: KnownPrompt, encode: Callable[[str], NDArray[np.int32]]) -> int:
+    """How many of a prompt's tokens end before a character; one that lies across the place does not."""
+    length = 0
+    for part in (*prompt.settled, prompt.opening):
+        if character >= len(part.text):
+            character -= len(part.text)
+            length += len(part.ids)
+            continue
+        before = encode(part.text[:character])
+        same = before[: len(part.ids)] == part.ids[: len(before)]
+        return length + (len(same) if same.all() else int(same.argmin()))
+    return length
 
 
 def _ends(conversation: Conversation, text: str) -> list[_End]:

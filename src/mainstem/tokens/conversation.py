@@ -109,8 +109,10 @@ class Conversation:
         messages: at least one.
         tools: that the prompt offers.
         continues_last: the reply goes on where the last message, an assistant's, stops.
+        namespace: whose it is; what is remembered of conversations is kept apart by it.
     """
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     continues_last: bool = False
+    namespace: tuple[Any, ...] = ()

@@ -14,7 +14,10 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mainstem.errors import ModelLoadError
 
@@ -135,6 +138,47 @@ def decode_all(token_bytes: TokenBytes, ids: Iterable[int], *, skip_special_toke
     skipped: frozenset[int] = token_bytes.special_ids if skip_special_tokens else frozenset()
     text = b"".join([token_bytes[i] for i in ids if i not in skipped]).decode("utf-8", "replace")
     return text.removeprefix(" ") if token_bytes.strips_leading_space else text
+
+
+class Spelling(NamedTuple):
+    """What tokens spell, marks included, and where each of them stops.
+
+    Attributes:
+        text: bytes that are not UTF-8 are U+FFFD in it.
+        ends: int32[n], how many characters the tokens up to and with each make; -1 where it stops within a character.
+    """
+
+    text: str
+    ends: NDArray[np.int32]
+
+
+def spell(token_bytes: TokenBytes, ids: Iterable[int], *, shown: str | None = None) -> Spelling:
+    """The text of all ids as they stand, in any place of a text.
+
+    Args:
+        token_bytes: of the vocabulary.
+        ids: of the tokens.
+        shown: the text as somebody was shown it; marks that it lacks are left out.
+    """
+    utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+    texts: list[str] = []
+    ends: list[int] = []
+    size = 0
+    for token_id in ids:
+        state = utf8.getstate()
+        text = utf8.decode(token_bytes[token_id])
+        if shown is not None and token_id in token_bytes.special_ids and not shown.startswith(text, size):
+            utf8.setstate(state)
+            text = ""
+        size += len(text)
+        texts.append(text)
+        ends.append(-1 if utf8.getstate()[0] else size)
+    held = utf8.decode(b"", final=True)
+    if held:
+        # What comes next cannot complete the character, so this is an end as well.
+        texts.append(held)
+        ends[-1] = size + len(held)
+    return Spelling("".join(texts), np.array(ends, np.int32))
 
 
 def _decoder_steps(backend: BackendTokenizer) -> list[dict[str, Any]]:

@@ -9,15 +9,30 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from mainstem.errors import InvalidRequest
+from mainstem.errors import InvalidRequest, ModelLoadError
+from mainstem.tokens.canonical import canonical_schema
+from mainstem.tokens.clock import ConversationClock
 from mainstem.tokens.conversation import Conversation, Message, Tool, ToolCall
+from mainstem.tokens.template_reads import TemplateReads, pin, reads_of
 from mainstem.tokens.templates import CHATML_WITH_TOOLS
 
 _ASKED = Message(role="user", parts=("probe question",))
-_PROBE_TOOL = Tool("probe_tool", "A probe.", {"type": "object", "properties": {"probe_key": {"type": "string"}}})
+# With all that templates expect of a tool.
+PROBE_TOOL = Tool(
+    "probe_tool",
+    "A probe.",
+    {
+        "type": "object",
+        "properties": {"probe_key": {"type": "string", "description": "any text"}},
+        "required": ["probe_key"],
+    },
+)
 _PROBE_ARGUMENTS = '{"probe_key": "probe value"}'
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
@@ -38,11 +53,27 @@ class ChatTemplate:
     Args:
         loaded: the `transformers` tokenizer that carries the template, if there is one.
         speaks_chatml: the model has ChatML's tokens, so that the built-in template may take over.
+        canonical_tools: show the keys of tools' schemas in one order, whatever order they come in.
+        now: the clock.
+
+    Raises:
+        ModelLoadError: when the template draws random values.
     """
 
-    def __init__(self, loaded: Any, *, speaks_chatml: bool) -> None:
+    def __init__(
+        self,
+        loaded: Any,
+        *,
+        speaks_chatml: bool,
+        canonical_tools: bool = True,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
         self._loaded = loaded
         self._speaks_chatml = speaks_chatml
+        self._canonical_tools = canonical_tools
+        self._now = now
+        self._clock = ConversationClock(now)
+        _refuse_random(reads.random for reads in self.reads.values())
 
     @property
     def exists(self) -> bool:
@@ -50,9 +81,15 @@ class ChatTemplate:
         return bool(self._loaded.chat_template) or self._speaks_chatml
 
     @cached_property
+    def reads(self) -> dict[str, TemplateReads]:
+        """What the model's own templates, one or two, read beside a conversation, by their source."""
+        own = (self._own(uses_tools=uses_tools) for uses_tools in (False, True))
+        return {source: reads_of(source) for source in own if source is not None}
+
+    @cached_property
     def mentions_tools(self) -> bool:
         """Whether the model's own template puts the tools it is given into the prompt."""
-        return _PROBE_TOOL.name in (self._probe((_ASKED,), (_PROBE_TOOL,), self._own(uses_tools=True)) or "")
+        return PROBE_TOOL.name in (self._probe((_ASKED,), (PROBE_TOOL,), self._own(uses_tools=True)) or "")
 
     @cached_property
     def call_example(self) -> str:
@@ -65,8 +102,24 @@ class ChatTemplate:
         source = self._own(uses_tools=False) or ""
         return next((marks for marks in _REASONING_MARKS if marks.end in source), None)
 
-    def render(self, conversation: Conversation, *, add_generation_prompt: bool = True) -> str:
+    def offered(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
+        """The tools as the prompt shows them."""
+        if not self._canonical_tools:
+            return tuple(tools)
+        return tuple(
+            tool if tool.parameters is None else replace(tool, parameters=canonical_schema(tool.parameters))
+            for tool in tools
+        )
+
+    def render(
+        self, conversation: Conversation, *, add_generation_prompt: bool = True, at: datetime | None = None
+    ) -> str:
         """The prompt of a conversation. Text of special tokens inside a message is not escaped, as in `transformers`.
+
+        Args:
+            conversation: to render.
+            add_generation_prompt: end with what a reply begins with.
+            at: what the time is; by default what it was when the conversation began.
 
         Raises:
             InvalidRequest: when the template refuses the conversation.
@@ -77,11 +130,14 @@ class ChatTemplate:
             self._as_template_sees(message, template, as_objects=uses_tools and self._arguments_as_objects)
             for message in conversation.messages
         ]
+        if at is None and reads_of(template).clock:
+            at = self._clock.time_of(conversation)
         try:
             return self._apply(
                 template,
                 messages,
-                conversation.tools,
+                self.offered(conversation.tools),
+                at=at,
                 add_generation_prompt=add_generation_prompt and not conversation.continues_last,
                 continue_final_message=conversation.continues_last,
             )
@@ -93,7 +149,10 @@ class ChatTemplate:
     def _own(self, *, uses_tools: bool) -> str | None:
         if not self._loaded.chat_template:
             return None
-        template: str = self._loaded.get_chat_template(tools=[{}] if uses_tools else None)
+        try:
+            template: str = self._loaded.get_chat_template(tools=[{}] if uses_tools else None)
+        except ValueError:  # it has several, none of them for this
+            return None
         return template
 
     def _template_for(self, *, uses_tools: bool) -> str:
@@ -148,7 +207,7 @@ class ChatTemplate:
 
     def _rendered_call(self, *, as_objects: bool, call_id: str = "probe1234") -> str | None:
         """A conversation that ends in a call, without what the same one renders to before the call."""
-        function = {"name": _PROBE_TOOL.name, "arguments": _as_object(_PROBE_ARGUMENTS)}
+        function = {"name": PROBE_TOOL.name, "arguments": _as_object(_PROBE_ARGUMENTS)}
         if not as_objects:
             function["arguments"] = _PROBE_ARGUMENTS
         call = {"id": call_id, "type": "function", "function": function}
@@ -156,8 +215,8 @@ class ChatTemplate:
         answered = {"role": "assistant", "content": "", "tool_calls": [call]}
         try:
             template = self._template_for(uses_tools=True)
-            before = self._apply(template, [asked], (_PROBE_TOOL,), add_generation_prompt=True)
-            whole = self._apply(template, [asked, answered], (_PROBE_TOOL,), add_generation_prompt=False)
+            before = self._apply(template, [asked], (PROBE_TOOL,), add_generation_prompt=True)
+            whole = self._apply(template, [asked, answered], (PROBE_TOOL,), add_generation_prompt=False)
         except Exception:  # a template that cannot do it says so in its own way
             return None
         shared = next((i for i, (a, b) in enumerate(zip(before, whole, strict=False)) if a != b), len(before))
@@ -180,16 +239,29 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
         continue_final_message: bool = False,
+        at: datetime | None = None,
     ) -> str:
+        definitions = [tool.definition() for tool in tools]
+        pinned = pin(template, at or self._now(), definitions)
         rendered = self._loaded.apply_chat_template(
             messages,
-            tools=[tool.definition() for tool in tools] or None,
-            chat_template=template,
+            tools=definitions or None,
+            chat_template=pinned.source,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tokenize=False,
+            **pinned.variables,
         )
         return str(rendered)
+
+
+def _refuse_random(found: Iterable[Sequence[str]]) -> None:
+    names = sorted({name for names in found for name in names})
+    if names:
+        raise ModelLoadError(
+            f"The model's chat template draws random values ({', '.join(names)}): no prompt would begin like the one "
+            "before it. Put a template that does not into the model's folder, as chat_template.jinja."
+        )
 
 
 def _as_object(arguments: str) -> Any:

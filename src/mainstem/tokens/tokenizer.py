@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mainstem.errors import InvalidRequest, ModelLoadError
 from mainstem.tokens.chat import read_messages, read_tools
 from mainstem.tokens.conversation import Conversation
-from mainstem.tokens.detokenize import DetokenizerStream, TokenBytes, decode_all
+from mainstem.tokens.detokenize import DetokenizerStream, Spelling, TokenBytes, decode_all, spell
 from mainstem.tokens.quiet import quiet_transformers
 from mainstem.tokens.rendering import ChatTemplate
 
@@ -34,6 +34,7 @@ class Tokenizer:
         loaded: a fast `transformers` tokenizer.
         vocab_size: how many logits the model has.
         eos_token_ids: ids that the model's configuration names as its end.
+        canonical_tools: see `ChatTemplate`.
 
     Attributes:
         eos_token_ids: ids that end a reply.
@@ -42,7 +43,9 @@ class Tokenizer:
         chat: the chat template, and what is known of it.
     """
 
-    def __init__(self, loaded: Any, *, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self, loaded: Any, *, vocab_size: int, eos_token_ids: Iterable[int], canonical_tools: bool = True
+    ) -> None:
         self._loaded = loaded
         self._backend = loaded.backend_tokenizer
         # A tokenizer.json may carry settings of its training; a prompt is never cut or filled up here.
@@ -54,14 +57,14 @@ class Tokenizer:
         ends = (self._backend.token_to_id(token) for token in _END_OF_TURN)
         self.eos_token_ids = frozenset(eos_token_ids) | {i for i in ends if i is not None and i in self.special_ids}
         speaks_chatml = all(self._backend.token_to_id(t) is not None for t in ("<|im_start|>", "<|im_end|>"))
-        self.chat = ChatTemplate(loaded, speaks_chatml=speaks_chatml)
+        self.chat = ChatTemplate(loaded, speaks_chatml=speaks_chatml, canonical_tools=canonical_tools)
 
     @classmethod
-    def load(cls, folder: Path) -> Tokenizer:
+    def load(cls, folder: Path, *, canonical_tools: bool = True) -> Tokenizer:
         """Reads the tokenizer of a Hugging Face folder. Never touches the network.
 
         Raises:
-            ModelLoadError: when the folder has no tokenizer that can be read.
+            ModelLoadError: when the folder has no tokenizer that can be read, or its chat template is of no use.
         """
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -81,7 +84,12 @@ class Tokenizer:
             *_as_ids(config.get("eos_token_id")),
             *_as_ids(loaded.eos_token_id),
         }
-        return cls(loaded, vocab_size=int(config.get("vocab_size") or 0), eos_token_ids=ends)
+        return cls(
+            loaded,
+            vocab_size=int(config.get("vocab_size") or 0),
+            eos_token_ids=ends,
+            canonical_tools=canonical_tools,
+        )
 
     def encode(self, text: str) -> TokenArray:
         """Ids of a text, nothing added. The text of a special token, such as `<|im_end|>`, becomes that token.
@@ -114,6 +122,13 @@ class Tokenizer:
             InvalidRequest: when an id is negative or beyond the vocabulary.
         """
         return decode_all(self._bytes, self._checked(ids), skip_special_tokens=skip_special_tokens)
+
+    def spell(self, ids: Iterable[int], *, shown: str | None = None) -> Spelling:
+        """Text of ids as they stand, special tokens included, and where each of them stops in it.
+
+        With `shown`, the text as somebody was shown it, special tokens that it lacks are left out.
+        """
+        return spell(self._bytes, ids.tolist() if isinstance(ids, np.ndarray) else ids, shown=shown)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that a token stands for, which may be part of a character."""

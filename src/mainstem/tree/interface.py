@@ -223,7 +223,7 @@ class PrefixCache(ABC):
         raise NotImplementedError("this cache holds computed tokens only")
 
     def begin(self, tokens: Tokens, namespace: Namespace, match: MatchResult, hints: CacheHints) -> None:  # noqa: B027
-        """A request begins, and has just been told that `match` is cached of its tokens; only some caches take hints."""
+        """A request begins, and was just told that `match` is cached of its tokens; only some caches take hints."""
 
     def end(self, tokens: Tokens, namespace: Namespace, handle: PrefixHandle | None, hints: CacheHints) -> None:  # noqa: B027
         """A request that began has ended.

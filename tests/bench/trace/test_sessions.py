@@ -28,9 +28,8 @@ def conversations() -> list[list[int]]:
     once = [[1000 + i, 1] for i in range(200)]
     first = [[i, 2] for i in range(200)]
     again = [[i, 2, 3] for i in range(200)]
-    return [
-        prompt for i in range(220) for prompt in (*once[i : i + 1], *first[i : i + 1], *again[max(i - 20, 0) : i - 19])
-    ]
+    asked = [prompt for i in range(200) for prompt in (once[i], first[i], *again[max(i - 20, 0) : max(i - 19, 0)])]
+    return asked + again[180:]
 
 
 def test_what_is_known_to_be_over_makes_room_for_what_is_not() -> None:

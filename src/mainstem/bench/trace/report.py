@@ -44,7 +44,7 @@ def table(result: TraceResult) -> Table:
     for name in ("blocks", "share", "tokens"):
         shown.add_column(name, justify="right", no_wrap=True)
     for curve in result.curves:
-        shown.add_column(label(curve.policy), justify="right", no_wrap=True)
+        shown.add_column(label(curve.policy), justify="right", no_wrap=len(result.curves) <= 3)
     for row, capacity in enumerate(result.capacities):
         ratios = [_ratios(result, curve.hits[row]) for curve in result.curves]
         shown.add_row(
