@@ -14,6 +14,10 @@ from mainstem.errors import ConfigError, ConflictingSettings
 # Tokens in a block of the block-hash prefix cache; vLLM's default.
 BLOCK_SIZE = 16
 
+# Where drafts of speculative decoding may come from, and most of them a request in one step.
+DRAFT_SOURCES = ("tree", "ngram")
+MAX_DRAFT = 32
+
 # More tokens a step or requests at once than any machine has memory for.
 MAX_COUNT = 1_000_000
 
@@ -104,6 +108,16 @@ class EngineConfig:
         metavar="COUNT",
     )
     history_memory: str = setting("256MiB", "memory that these may take", metavar="SIZE")
+    tenant_quota: float = setting(
+        1.0,
+        "largest share of the KV pool that one tenant's cached tokens may take; by default whatever nobody else wants",
+        metavar="SHARE",
+    )
+    share_after: int = setting(
+        0,
+        "let all tenants share a prefix once so many of them have produced it, at least 3; 0 never does",
+        metavar="COUNT",
+    )
     kernels: str = setting(
         "auto",
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
@@ -114,6 +128,13 @@ class EngineConfig:
         "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
     )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
+    speculate: str = setting(
+        "off",
+        "guess what replies say next and check several tokens in one step, where that pays: tree takes what the prefix "
+        "cache knows to follow, ngram what followed the same words in the context; tree,ngram both; off neither",
+        metavar="SOURCES",
+    )
+    max_draft: int = setting(8, "most tokens that --speculate guesses for a request in one step", metavar="TOKENS")
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -122,8 +143,22 @@ class EngineConfig:
         for name in ("max_num_batched_tokens", "max_num_seqs"):
             if not 1 <= getattr(self, name) <= MAX_COUNT:
                 raise ConfigError(f"{name} must be between 1 and {MAX_COUNT}, got {getattr(self, name)}")
+        if not 0.0 < self.tenant_quota <= 1.0:
+            raise ConfigError(f"tenant_quota must be above 0 and at most 1, got {self.tenant_quota}")
+        if self.share_after < 0 or self.share_after in (1, 2):
+            # With 2, whoever asks for a prefix learns what one other tenant has.
+            raise ConfigError(f"share_after must be 0, or at least 3, got {self.share_after}")
+        for name, unset in (("tenant_quota", 1.0), ("share_after", 0)):
+            if getattr(self, name) != unset and self.prefix_cache != "radix":
+                raise ConflictingSettings(f"{name} is for prefix_cache radix, but that is {self.prefix_cache}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len must be at least 2, got {self.max_model_len}")
+        if self.speculate != "off" and not set(self.draft_sources) <= set(DRAFT_SOURCES):
+            raise ConfigError(
+                f"speculate must be off, {', '.join(DRAFT_SOURCES)} or tree,ngram, got '{self.speculate}'"
+            )
+        if not 1 <= self.max_draft <= MAX_DRAFT:
+            raise ConfigError(f"max_draft must be between 1 and {MAX_DRAFT}, got {self.max_draft}")
         if self.kv_memory is not None:
             parse_size(self.kv_memory)
         parse_duration(self.cache_ttl)
@@ -150,6 +185,11 @@ class EngineConfig:
         return parse_duration(self.cache_ttl)
 
     @property
+    def draft_sources(self) -> tuple[str, ...]:
+        """Where drafts come from; nowhere when speculation is off."""
+        return () if self.speculate == "off" else tuple(part.strip() for part in self.speculate.split(","))
+
+    @property
     def page_size(self) -> int:
         """Slots that are handed out and matched together."""
         return 1 if self.prefix_cache != "block-hash" else self.block_size or BLOCK_SIZE
@@ -162,7 +202,16 @@ class ServerConfig:
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 opens the server to the network", metavar="ADDRESS")
     port: int = setting(8000, "port to listen on; 0 picks a free one", metavar="PORT")
     api_key: str | None = setting(
-        None, "require 'Authorization: Bearer KEY' from clients; several keys are separated by commas", metavar="KEY"
+        None,
+        "require 'Authorization: Bearer KEY' from clients; several keys, separated by commas, are as many tenants, of "
+        "whom the first may read /metrics",
+        metavar="KEY",
+    )
+    api_key_file: str | None = setting(
+        None,
+        "file with a line for each key: TENANT KEY, or TENANT sha256:DIGEST; the word operator after it lets one read "
+        "/metrics and reset everyone's cache",
+        metavar="FILE",
     )
     served_model_name: str | None = setting(
         None, "name that clients use for the model; by default the model's own name", metavar="NAME"
@@ -174,6 +223,16 @@ class ServerConfig:
         1000,
         "how many replies of /v1/responses are kept in memory for 'previous_response_id'; the oldest go first",
         metavar="COUNT",
+    )
+    shared_prefix: str | None = setting(
+        None,
+        "file with a prefix that all tenants may share: a text (a system message, or how plain completions begin), or "
+        "NAME.json with messages and tools; several files are separated by commas",
+        metavar="FILE",
+    )
+    access_log: bool = setting(
+        False,
+        "print a line for every request: tenant, path, status, seconds, cached and prompt tokens, cause of misses",
     )
     drain_seconds: float = setting(
         30.0, "how long running requests may go on after SIGTERM or Ctrl-C", metavar="SECONDS"

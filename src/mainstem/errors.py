@@ -8,6 +8,7 @@
     │   └── ModelNotFound           the request names a model that is not served (404)
     ├── ServerError                 the caller cannot (HTTP 5xx)
     │   ├── EngineStopped           the engine is shutting down or has stopped (503)
+    │   ├── EngineDied              the engine's thread has ended by an error (503)
     │   └── EngineFailed            a step failed; the request was given up (500)
     ├── ModelLoadError              the model cannot be fetched, read or run
     │   ├── DownloadError           the embedded model could not be fetched or is damaged
@@ -73,6 +74,13 @@ class EngineStopped(ServerError):
     """The engine is shutting down, or has stopped: no new request is taken."""
 
 
+class EngineDied(EngineStopped):
+    """The engine's thread has ended by an error: nothing is computed until the program starts again."""
+
+    def __init__(self) -> None:
+        super().__init__("The engine has died: nothing is computed until this program starts again. Its log says why.")
+
+
 class EngineFailed(ServerError):
     """A step of the engine raised; its requests were given up and their memory released."""
 
@@ -94,7 +102,15 @@ class TraceError(MainstemError):
 
 
 class ConfigError(MainstemError):
-    """A setting has a wrong value, or one that does not fit this machine."""
+    """A setting has a wrong value, or one that does not fit this machine.
+
+    Attributes:
+        setting: the field at fault, where one is known and the message does not say yet how the user set it.
+    """
+
+    def __init__(self, message: str, *, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class ConflictingSettings(ConfigError):

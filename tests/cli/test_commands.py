@@ -89,6 +89,13 @@ def test_a_prompt_too_long_is_one_line_with_both_lengths(roomy_model: Path, caps
     assert re.search(r"^error: .*at most 32 tokens.*has \d{3} tokens", capsys.readouterr().err, re.MULTILINE)
 
 
+def test_a_setting_that_does_not_fit_the_model_is_named_by_its_flag(
+    roomy_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(roomy_model, "--max-model-len", "999999", "hi") == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: --max-model-len: max_model_len 999999 is more")
+
+
 def test_a_model_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert generate(tmp_path / "nothing", "hi") == 1
     last = capsys.readouterr().err.splitlines()[-1]

@@ -37,7 +37,7 @@ def test_help_shows_what_to_type_first() -> None:
         assert command in text
 
 
-@pytest.mark.parametrize("command", ["demo", "serve", "doctor", "chat", "generate"])
+@pytest.mark.parametrize("command", ["demo", "serve", "doctor", "chat", "generate", "lint"])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main([command, "--help"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 
 import pytest
 
-from mainstem.cli.options import add_options, options_of, read_settings
+from mainstem.cli.options import add_options, naming_source, options_of, read_settings
 from mainstem.config import EngineConfig, ServerConfig, setting
 from mainstem.errors import ConfigError, ConflictingSettings
 
@@ -52,6 +52,21 @@ def test_a_wrong_variable_does_not_matter_when_the_flag_is_given() -> None:
 
 def test_an_empty_variable_counts_as_unset() -> None:
     assert read_settings(ServerConfig, parse(ServerConfig), {"MAINSTEM_API_KEY": ""}).api_key is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "source"),
+    [
+        (["--max-model-len", "9"], {"MAINSTEM_MAX_MODEL_LEN": "8"}, "--max-model-len"),
+        ([], {"MAINSTEM_MAX_MODEL_LEN": "8"}, "MAINSTEM_MAX_MODEL_LEN"),
+        ([], {}, "--max-model-len"),
+    ],
+)
+def test_a_complaint_of_the_model_names_flag_or_variable(argv: list[str], environ: dict[str, str], source: str) -> None:
+    error = ConfigError("max_model_len 9 is more than the model's context of 4", setting="max_model_len")
+    named = naming_source(error, parse(EngineConfig, *argv), environ)
+    assert str(named) == f"{source}: max_model_len 9 is more than the model's context of 4"
+    assert naming_source(named, parse(EngineConfig, *argv), environ) is named
 
 
 def test_values_get_the_types_of_their_fields() -> None:

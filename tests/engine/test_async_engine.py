@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from mainstem.config import EngineConfig
 from mainstem.engine import AsyncEngine, RequestOutput
-from mainstem.errors import EngineStopped, InvalidRequest, PromptTooLong
+from mainstem.engine.core import EngineCore
+from mainstem.errors import EngineDied, EngineStopped, InvalidRequest, PromptTooLong
 from mainstem.params import SamplingParams
 from mainstem.tree import TokenArray
 from tests.engine.support import DenseModel, greedy, random_tokens
@@ -114,6 +116,34 @@ async def test_shutdown_aborts_what_does_not_finish_in_time(tiny_model: Path) ->
         await asyncio.sleep(0.005)
     await engine.shutdown(0.0)
     assert (await running)[-1].finish_reason == "abort"
+
+
+async def test_an_engine_that_has_died_answers_everyone(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="4MiB"))
+    held, holding = threading.Event(), threading.Event()
+
+    def die(_core: EngineCore) -> None:
+        holding.set()
+        held.wait(10)
+        raise ZeroDivisionError("a step that no step survives")
+
+    monkeypatch.setattr(EngineCore, "step", die)
+    asking = [asyncio.create_task(collect(engine, random_tokens(20), greedy(3)))]
+    await asyncio.to_thread(holding.wait, 10)
+    # These come while the step runs that is the last one.
+    asking += [asyncio.create_task(collect(engine, random_tokens(30), greedy(3)))]
+    questions = [asyncio.create_task(engine.reset_cache()), asyncio.create_task(engine.check_integrity())]
+    await asyncio.sleep(0.05)
+    held.set()
+    async with asyncio.timeout(5):
+        for outcome in await asyncio.gather(*asking, *questions, return_exceptions=True):
+            assert isinstance(outcome, EngineDied)
+        assert engine.died
+        with pytest.raises(EngineDied):
+            await collect(engine, random_tokens(20), greedy(1))
+        with pytest.raises(EngineDied):
+            await engine.reset_cache()
+        await engine.shutdown(30.0)
 
 
 async def test_an_engine_that_has_stopped_says_so(tiny_model: Path) -> None:

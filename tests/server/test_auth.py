@@ -76,6 +76,16 @@ def test_anything_else_is_refused(http: httpx.Client, headers: dict[str, str]) -
     assert http.post("/v1/completions", json=BODY, headers=headers).status_code == 401
 
 
+def test_what_concerns_everyone_is_for_operators(http: httpx.Client) -> None:
+    operator, other = httpx.Headers({"x-api-key": "first-key"}), httpx.Headers({b"x-api-key": "schlüssel".encode()})
+    assert http.get("/metrics", headers=operator).status_code == 200
+    assert http.post("/cache/reset", headers=operator).status_code == 200
+    assert http.post("/cache/reset", headers=other).json() == {"dropped_tokens": 0}, "it resets its own only"
+    refused = http.get("/metrics", headers=other)
+    assert refused.status_code == 403
+    assert refused.json()["error"]["code"] == "operator_required"
+
+
 def test_sdk_raises_authentication_error(server: BackgroundServer) -> None:
     with (
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as sdk,

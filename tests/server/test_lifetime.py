@@ -11,7 +11,7 @@ import pytest
 
 from mainstem.server import BackgroundServer
 from mainstem.tree import RadixCache, Retention
-from mainstem.tree.order import EvictionOrder
+from mainstem.tree.fair import FairOrder
 from tests.server.conftest import MODEL, metric
 
 LONG = "The harbour master keeps a ledger of every ship, its cargo, its captain and the day it came. "
@@ -23,7 +23,7 @@ def claude(server: BackgroundServer) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
 
 
-def order_of(server: BackgroundServer) -> EvictionOrder:
+def order_of(server: BackgroundServer) -> FairOrder:
     cache = server._engine._engine.core.cache
     assert isinstance(cache, RadixCache)
     return cache._order
@@ -31,7 +31,8 @@ def order_of(server: BackgroundServer) -> EvictionOrder:
 
 def retained(server: BackgroundServer) -> dict[Retention, int]:
     """Tokens that are retained now, by how."""
-    return {retention: ring.tokens for retention, ring in order_of(server)._retained.items() if ring.tokens}
+    orders = [account.order for account in order_of(server).accounts.values()]
+    return {kept: ring.tokens for order in orders for kept, ring in order._retained.items() if ring.tokens}
 
 
 @pytest.fixture(autouse=True)

@@ -42,6 +42,8 @@ def test_every_name_is_there_before_the_first_request(http: httpx.Client) -> Non
         "kv_slots{state=evictable}",
         "kv_slots{state=protected}",
         "num_preemptions_total",
+        "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total",
     ):
         assert f"mainstem_{name}" in found
 

@@ -18,10 +18,10 @@ from mainstem.params import SamplingParams
 from mainstem.server import BackgroundServer
 from mainstem.server.prompts import Prompt
 from mainstem.server.response_objects import ResponseWriter
-from mainstem.server.responses import read_input
 from mainstem.server.stored import ResponseStore, StoredResponse
 from mainstem.server.turns import ReadyTurn
 from mainstem.tokens import Message, ToolCall
+from mainstem.tokens.responses import read_input
 from mainstem.tools import ReplyParser
 from mainstem.tools.syntax import Hermes
 from tests.server.conftest import KEYLESS, MODEL
@@ -238,7 +238,7 @@ def test_what_is_wrong_is_named(http: httpx.Client, fields: dict[str, Any], stat
 
 def test_items_of_one_turn_become_one_message() -> None:
     call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": '{"a":1}'}
-    messages = read_input(
+    placed = read_input(
         [
             {"role": "user", "content": "hi"},
             {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
@@ -252,7 +252,7 @@ def test_items_of_one_turn_become_one_message() -> None:
         ]
     )
     calls = (ToolCall("1", "f", '{"a":1}'), ToolCall("2", "f", '{"a":1}'))
-    assert messages == (
+    assert tuple(message for message, *_ in placed) == (
         Message(role="user", parts=("hi",)),
         Message(role="assistant", parts=("ok",), reasoning="hm", tool_calls=calls),
         Message(role="tool", parts=("x",), tool_call_id="1"),

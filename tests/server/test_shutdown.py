@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from mainstem.config import ServerConfig
 from mainstem.engine import AsyncEngine
 from mainstem.errors import ConfigError
 from mainstem.server import BackgroundServer, create_app, listen
+from mainstem.server.run import CLOSE_SECONDS
 from tests.server.conftest import KEYLESS, MODEL, wait_until
 
 PROGRAM = """
@@ -34,6 +36,7 @@ config = ServerConfig(port=0, drain_seconds=float(sys.argv[2]), served_model_nam
 serve(engine, config, on_ready=lambda url: print(url, flush=True), on_drain=lambda: print("draining", flush=True))
 print("ended", flush=True)
 """
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 STREAM: dict[str, Any] = {"model": MODEL, "prompt": [5, 6, 7], "stream": True, "extra_body": {"ignore_eos": True}}
 
 
@@ -120,6 +123,55 @@ def test_whole_reply_given_up_at_shutdown_is_a_503(load_tiny: Callable[[], Async
         asking.join()
     assert responses[0].status_code == 503
     assert responses[0].json()["error"]["code"] == "shutting_down"
+
+
+@pytest.mark.parametrize("drain_seconds", [0, 30])
+def test_half_a_body_does_not_hold_up_the_end(
+    load_tiny: Callable[[], AsyncEngine], drain_seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ServerConfig(port=0, drain_seconds=drain_seconds, served_model_name=MODEL)
+    with (
+        BackgroundServer(load_tiny(), config) as server,
+        connection_to(server) as half_a_body,
+        connection_to(server) as half_a_head,
+    ):
+        half_a_body.sendall(HEAD + b'content-length: 100\r\n\r\n{"prompt"')
+        half_a_head.sendall(HEAD)
+        time.sleep(0.1)
+        began = time.monotonic()
+        server.stop()
+        reply = half_a_body.makefile("rb").read()
+        wait_until(lambda: not any(thread.name == "mainstem-server" for thread in threading.enumerate()))
+        assert time.monotonic() - began < 1
+    assert reply.startswith(b"HTTP/1.1 503 ")
+    assert b"shutting_down" in reply
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_a_client_that_does_not_read_is_cut_off(
+    load_tiny: Callable[[], AsyncEngine], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL)
+    body = b'{"prompt": [5], "max_tokens": 1900, "ignore_eos": true, "stream": true, "logprobs": 20, "n": 2}'
+    with BackgroundServer(load_tiny(), config) as server, connection_to(server, receive_buffer=4096) as silent:
+        silent.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: "requests_running 2" in httpx.get(f"{server.url}/metrics").text)
+        wait_until(lambda: "requests_running 0" in httpx.get(f"{server.url}/metrics").text, seconds=60)
+        began = time.monotonic()
+        server.stop()
+        wait_until(lambda: not any(thread.name == "mainstem-server" for thread in threading.enumerate()))
+    assert CLOSE_SECONDS < time.monotonic() - began < CLOSE_SECONDS + 2
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@contextmanager
+def connection_to(server: BackgroundServer, *, receive_buffer: int | None = None) -> Iterator[socket.socket]:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.socket() as connection:
+        if receive_buffer:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.connect((host, int(port)))
+        yield connection
 
 
 def test_restarted_server_serves_on_the_same_port(load_tiny: Callable[[], AsyncEngine]) -> None:

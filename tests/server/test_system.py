@@ -10,6 +10,7 @@ import pytest
 
 from mainstem.config import EngineConfig, ServerConfig
 from mainstem.engine import AsyncEngine
+from mainstem.engine.core import EngineCore
 from mainstem.server import BackgroundServer, create_app
 from tests.server.conftest import MODEL
 
@@ -102,7 +103,29 @@ def test_index_escapes_the_host_header(http: httpx.Client) -> None:
     assert "<script>" not in page
 
 
-async def test_a_server_whose_engine_has_died_is_not_healthy(tiny_model: Path) -> None:
+async def test_a_server_whose_engine_has_died_says_so(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="1MiB"))
+    transport = httpx.ASGITransport(create_app(engine, ServerConfig()))
+    monkeypatch.setattr("mainstem.engine.core.EngineCore.step", broken_step)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        reply = await http.post("/v1/completions", json={"prompt": [5, 6], "max_tokens": 2})
+        assert reply.status_code == 503
+        assert reply.json()["error"]["code"] == "engine_died"
+        for response in (
+            await http.get("/health"),
+            await http.post("/v1/completions", json={"prompt": [5, 6]}),
+            await http.post("/cache/reset"),
+        ):
+            assert response.status_code == 503
+            assert response.json()["error"]["code"] == "engine_died"
+    await engine.shutdown(0)
+
+
+def broken_step(_core: EngineCore) -> None:
+    raise ZeroDivisionError("a step that no step survives")
+
+
+async def test_a_server_whose_engine_has_stopped_is_not_healthy(tiny_model: Path) -> None:
     engine = AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="1MiB"))
     app = create_app(engine, ServerConfig())
     transport = httpx.ASGITransport(app)

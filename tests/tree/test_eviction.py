@@ -156,7 +156,7 @@ def test_an_allocation_must_be_in_whole_pages(n: int) -> None:
 def test_a_trimmed_leaf_does_not_keep_its_former_arrays_in_memory(cache: RadixCache) -> None:
     cache.insert(range(90))
     cache.evict(80)
-    (leaf,) = cache._order.usual()
+    (leaf,) = cache._order.accounts[()].order.usual()
     assert leaf.key.base is None
     assert leaf.slots.base is None
     cache.check_integrity()
@@ -166,7 +166,7 @@ def test_the_beginning_of_a_split_edge_does_not_keep_the_whole_in_memory(cache: 
     cache.insert(range(90))
     cache.match_prefix(range(10))
     cache.evict(80)
-    (leaf,) = cache._order.usual()
+    (leaf,) = cache._order.accounts[()].order.usual()
     assert leaf.key.base is None
     cache.check_integrity()
 

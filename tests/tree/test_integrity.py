@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from mainstem.tree import RadixCache
+from mainstem.tree.fair import FairOrder
 from mainstem.tree.node import Node, Root
-from mainstem.tree.order import EvictionOrder
+from mainstem.tree.tenancy import Space
 
 
 def build() -> RadixCache:
@@ -67,12 +68,13 @@ def lose_a_pin(cache: RadixCache) -> None:
 
 
 def unlink_the_parent(cache: RadixCache) -> None:
-    leaf(cache).parent = Root((), cache._order)
+    leaf(cache).parent = Root(cache._nothing.space, cache._order)
 
 
 def misfile_a_child(cache: RadixCache) -> None:
     children = top(cache).children
     key, child = children.popitem()
+    assert isinstance(key, int | bytes)
     children[bytes(reversed(key)) if isinstance(key, bytes) else key + 1] = child
 
 
@@ -128,7 +130,7 @@ def list_a_parent_first(cache: RadixCache) -> None:
 
 
 def bury_a_living_node(cache: RadixCache) -> None:
-    leaf(cache).home = EvictionOrder(0)
+    leaf(cache).home = FairOrder(0)
 
 
 def keep_an_empty_root(cache: RadixCache) -> None:
@@ -136,11 +138,11 @@ def keep_an_empty_root(cache: RadixCache) -> None:
 
 
 def misfile_a_root(cache: RadixCache) -> None:
-    cache._roots[()].namespace = ((int, 1),)
+    cache._roots[()].space = Space(((int, 1),), cache._roots[()].space.account)
 
 
 def hang_a_root_below_another(cache: RadixCache) -> None:
-    cache._roots[()].parent = Root((), cache._order)
+    cache._roots[()].parent = Root(cache._nothing.space, cache._order)
 
 
 def damage_the_allocator(cache: RadixCache) -> None:

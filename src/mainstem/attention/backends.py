@@ -62,10 +62,13 @@ def backend_for(pool: KVPool, kernels: str = "auto") -> Backend:
     if kernels == "native" and library is None:
         raise ConfigError(
             "kernels 'native' needs the extension, which was not built; install a C compiler (gcc or clang), "
-            "then run: python -m mainstem.native"
+            "then run: python -m mainstem.native",
+            setting="kernels",
         )
     if kernels == "native" and not runs_natively(pool):
-        raise ConfigError("kernels 'native' is for CPUs, and head sizes that are multiples of 8 up to 256")
+        raise ConfigError(
+            "kernels 'native' is for CPUs, and head sizes that are multiples of 8 up to 256", setting="kernels"
+        )
     if kernels != "torch" and library is not None and runs_natively(pool):
         return Backend("native", partial(NativeStepAttention, library=library), pool)
     return Backend("torch", partial(TorchStepAttention, kernel=kernel_for(pool.keys[0].device)), pool)

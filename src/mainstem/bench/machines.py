@@ -227,7 +227,9 @@ class _Account:
         """A call has ended."""
         request = self._requests.pop(call)
         del self._calls[request.id]
-        return CallUsage(self._found.pop(call), request.num_cached, self._computed.pop(call), request.num_preemptions)
+        # Drafts that were right were computed beside what was scheduled.
+        computed = self._computed.pop(call) + request.num_accepted
+        return CallUsage(self._found.pop(call), request.num_cached, computed, request.num_preemptions)
 
     def memory(self) -> MemoryUse:
         stats = self._scheduler.cache.stats()
@@ -412,8 +414,10 @@ class EngineMachine:
             if isinstance(news, MainstemError):
                 self._failed = news
                 return
-            last = news.finish_reason is not None
-            self._new += [NewToken(call, token, news.at, last) for token in news.token_ids]
+            ended, final = news.finish_reason is not None, len(news.token_ids) - 1
+            self._new += [
+                NewToken(call, token, news.at, ended and index == final) for index, token in enumerate(news.token_ids)
+            ]
 
         self._account.look_up(call, prompt)
         submitted = time.perf_counter()

@@ -86,7 +86,7 @@ def read_recordings(paths: Iterable[Path]) -> ReadResult:
     logs: dict[Path, list[_Request]] = {}
     found: dict[Path, list[Recording]] = {}
     for path in _files(paths):
-        content = _load(path)
+        content = load(path)
         request = _openhands_request(content)
         if request is not None:
             logs.setdefault(path.parent, []).append(request)
@@ -112,7 +112,12 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             raise ConfigError(f"there is no recording at {path}")
 
 
-def _load(path: Path) -> Any:
+def load(path: Path) -> Any:
+    """What a file says, whatever its format: of JSON lines, a list.
+
+    Raises:
+        ConfigError: when it cannot be read.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
@@ -241,8 +246,8 @@ def _cassette(content: Any, name: str) -> list[Recording]:
     requests: list[_Request] = []
     for interaction in content["interactions"]:
         request, response = interaction["request"], interaction["response"]
-        asked = _body(request)
-        said = _body(response)
+        asked = json_body(request)
+        said = json_body(response)
         if "/chat/completions" in request.get("uri", "") and asked and said and said.get("choices"):
             reply = said["choices"][0]["message"]
             call = RecordedCall(tuple(asked["messages"]), tuple(asked.get("tools") or ()), reply, 0.0)
@@ -250,7 +255,7 @@ def _cassette(content: Any, name: str) -> list[Recording]:
     return _group("cassettes", name, requests)
 
 
-def _body(half: Message) -> dict[str, Any] | None:
+def json_body(half: Message) -> dict[str, Any] | None:
     """The JSON object in a recorded request or response, None where there is something else."""
     body = half.get("parsed_body") or half.get("body")
     if isinstance(body, dict) and set(body) <= {"string", "base64_string"}:

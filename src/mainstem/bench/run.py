@@ -152,6 +152,7 @@ class EngineArms:
 
     def machine(self, arm: str) -> EngineMachine:
         from mainstem.engine import EngineCore
+        from mainstem.engine.speculation import Speculation
 
         core = self._built.core
         cache = make_cache(arm, self._capacity, self._block_size)
@@ -161,7 +162,16 @@ class EngineArms:
             max_num_seqs=self._config.max_num_seqs,
             max_model_len=core.max_model_len,
         )
-        return EngineMachine(EngineCore(core.runner, core.tokenizer, cache, scheduler, cascade=self._config.cascade))
+        return EngineMachine(
+            EngineCore(
+                core.runner,
+                core.tokenizer,
+                cache,
+                scheduler,
+                cascade=self._config.cascade,
+                speculation=Speculation.of(self._config, scheduler),
+            )
+        )
 
     def times(self, machine: Machine) -> StepTimes:
         assert isinstance(machine, EngineMachine)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from mainstem import __version__
-from mainstem.cli import bench, chat, demo, doctor, generate, serve
+from mainstem.cli import bench, chat, demo, doctor, generate, lint, serve
+from mainstem.cli.options import naming_source
 from mainstem.errors import ConfigError, MainstemError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -30,6 +31,7 @@ start here:
   mainstem demo                      watch what the cache does for an agent
   mainstem serve                     an API on http://127.0.0.1:8000/v1
   mainstem generate "Name a river."  one reply, straight to the terminal
+  mainstem lint requests.jsonl       what keeps an agent's prompts from hitting
 
 Every setting is a flag and an environment variable; the flag wins. They are
 listed by 'mainstem serve --help' and in docs/settings.md. How it all works is
@@ -68,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"mainstem {__version__}", help="print the version and exit"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for module in (demo, serve, doctor, chat, generate, bench):
+    for module in (demo, serve, doctor, chat, generate, lint, bench):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(
             name, help=module.SUMMARY, description=module.DESCRIPTION, formatter_class=_CommandHelp, allow_abbrev=False
@@ -106,7 +108,11 @@ def _run(argv: Sequence[str] | None) -> int:
     if arguments.command is None:
         parser.print_help()
         return USAGE
-    code: int = arguments.run(arguments)
+    try:
+        code: int = arguments.run(arguments)
+    except ConfigError as error:
+        # What only the model or the machine could say of a setting names its field.
+        raise naming_source(error, arguments) from error
     return code
 
 

@@ -65,7 +65,7 @@ def options_of(settings: type) -> Iterator[Option]:
         choices = declared.metadata["choices"]
         yield Option(
             field=declared.name,
-            flag="--" + declared.name.replace("_", "-"),
+            flag=_flag(declared.name),
             env=ENV_PREFIX + declared.name.upper(),
             convert=_converter(hints[declared.name]),
             default=_default_text(declared.default),
@@ -114,6 +114,21 @@ def read_settings(
         except (ConfigError, InvalidRequest) as error:
             raise ConfigError(f"{source}: {error}") from None
     return settings(**{name: value for name, (_, value) in given.items()})
+
+
+def naming_source(
+    error: ConfigError, arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ
+) -> ConfigError:
+    """The same complaint, beginning with the flag or variable that holds the value at fault, if it knows which."""
+    if error.setting is None:
+        return error
+    env = ENV_PREFIX + error.setting.upper()
+    source = env if error.setting not in arguments and environ.get(env) else _flag(error.setting)
+    return ConfigError(f"{source}: {error}")
+
+
+def _flag(field: str) -> str:
+    return "--" + field.replace("_", "-")
 
 
 def _given(settings: type, arguments: argparse.Namespace, environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:

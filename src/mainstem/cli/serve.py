@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import sys
 from typing import TYPE_CHECKING
 
 from mainstem.cli.extras import require_extras
@@ -37,11 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     from mainstem.cli.loading import describe_budget, describe_findings, describe_template, load_engine
     from mainstem.engine.checks import check_engine
-    from mainstem.server import listen
+    from mainstem.server import listen, read_keys, read_shared_prefixes
     from mainstem.server import serve as run_server
 
     console = Console(highlight=False, soft_wrap=True)
-    # Bound before anything slow happens, so that a port in use is told at once.
+    # Before anything slow happens, so that a port in use or a wrong file is told at once.
+    read_keys(server_config)
+    read_shared_prefixes(server_config)
     listener = listen(server_config)
     engine = load_engine(engine_config, console)
 
@@ -49,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         for line in how_to_connect(url + "/v1", server_config.served_model_name or engine.model_name, server_config):
             console.print(line, markup=False)
 
+    if server_config.access_log:
+        _print_access_log()
     for line in describe_budget(engine.budget, engine.max_model_len):
         console.print(line, markup=False)
     console.print(f"Compute  {engine.compute}", markup=False)
@@ -68,8 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def how_to_connect(base_url: str, model: str, config: ServerConfig) -> list[str]:
     """Lines that show a client of this server."""
-    header = " -H 'authorization: Bearer YOUR_KEY'" if config.api_key else ""
-    key = "YOUR_KEY" if config.api_key else "none"
+    closed = config.api_key is not None or config.api_key_file is not None
+    header = " -H 'authorization: Bearer YOUR_KEY'" if closed else ""
+    key = "YOUR_KEY" if closed else "none"
     messages = '[{"role": "user", "content": "Name a river."}]'
     return [
         "",
@@ -88,6 +95,15 @@ def how_to_connect(base_url: str, model: str, config: ServerConfig) -> list[str]
         "  print(reply.usage.prompt_tokens_details.cached_tokens)",
         "",
     ]
+
+
+def _print_access_log() -> None:
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    access = logging.getLogger("mainstem.access")
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    access.propagate = False
 
 
 def _draining(engine: AsyncEngine, config: ServerConfig) -> str:

@@ -7,6 +7,7 @@ Needs nothing but the standard library and `tokens.conversation`. It knows reque
 HTTP.
 """
 
+from mainstem.diagnosis.bodies import prompt_of_body, reply_of_response, with_stand_ins
 from mainstem.diagnosis.causes import Cause, Place, anthropic_type, fix_of, openai_reason
 from mainstem.diagnosis.compare import Rendered, compare, compare_rendered, differences
 from mainstem.diagnosis.difference import Difference
@@ -44,5 +45,8 @@ __all__ = [
     "message_of",
     "openai_reason",
     "prompt_of",
+    "prompt_of_body",
+    "reply_of_response",
     "text_prompt",
+    "with_stand_ins",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mainstem.diagnosis.causes import Cause, Place
@@ -13,6 +14,7 @@ from mainstem.diagnosis.texts import Change, changes, common_prefix, common_suff
 
 # Below this share of equal text at both ends, two messages are two messages and not one that was edited.
 _SIMILAR = 0.4
+_SHORT = 60  # a placeholder may be longer than what it stands for, if it is no longer than this
 _PLACEHOLDER = re.compile(
     r"(?i)\b(?:omitted|elided|truncated|removed|cleared|compact(?:ed|ion)|summar(?:y|ised|ized)|collapsed|pruned|hidden|"
     r"no longer available)\b|\[\.\.\.\]|^\s*(?:\.\.\.|…)\s*$"
@@ -61,6 +63,8 @@ def _reply(old: MessagePart, new: MessagePart, at: int) -> Difference:
     if new.role != old.role or not _similar(old, new):
         # Another answer, or a second question: nothing of what was computed for the prompt is lost.
         return _whole(Cause.BRANCHED, Place.REPLY, old, new, at, "the reply was not sent back")
+    if _continues(old, new) and old.text().strip() != new.text().strip():
+        return _appended(new, at)
     return _edited(old, new, Place.REPLY, at)
 
 
@@ -137,24 +141,34 @@ def _field(old: Field, new: Field, place: Place, otherwise: Cause, index: int) -
     found = changes(old.text, new.text)
     cause = found[0].cause
     # A history's text that changes in more than what always changes was edited, whatever its first change looks like.
-    if cause is None or (place is not Place.SYSTEM and not _explained(found)):
+    if cause is None or (place is not Place.SYSTEM and not _explained(found, old.text)):
         cause = otherwise
         if place is not Place.SYSTEM and _is_elided(old.text, new.text):
             cause = Cause.HISTORY_ELIDED
     at = common_prefix(old.text, new.text)
-    return in_texts(cause, place, new.path, (old.text, new.text), (at, at), index=index)
+    path, offset = new.place_of(at)
+    found_here = in_texts(cause, place, path, (old.text, new.text), (at, at), index=index)
+    return replace(found_here, offset=offset)
 
 
-def _explained(found: Sequence[Change]) -> bool:
-    return all(change.cause is not None for change in found)
+def _explained(found: Sequence[Change], old: str) -> bool:
+    """Whether each change is of a known form, or only puts text after the end of the earlier one."""
+    return all(change.cause is not None or _is_put_after(change, old) for change in found)
+
+
+def _is_put_after(change: Change, old: str) -> bool:
+    rest = old[change.start[0] :]  # not empty where what was put there repeats the end
+    return not change.before and (change.after + rest).startswith(rest)
 
 
 def _is_elided(old: str, new: str) -> bool:
     """Whether a text is what is left of a longer one."""
-    if len(new) >= len(old):
+    if len(new) >= max(len(old), _SHORT):
         return False
     if _PLACEHOLDER.search(new) and not _PLACEHOLDER.search(old):
         return True
+    if len(new) >= len(old):
+        return False
     at = common_prefix(old, new)
     return at + common_suffix(old, new, len(new) - at) >= len(new) and len(new) < len(old) / 2
 
@@ -174,7 +188,7 @@ def _similar(old: MessagePart, new: MessagePart) -> bool:
             len(one.text), len(other.text)
         ):
             return True
-        if one.text != other.text and _explained(changes(one.text, other.text)):
+        if one.text != other.text and _explained(changes(one.text, other.text), one.text):
             return True
     return False
 

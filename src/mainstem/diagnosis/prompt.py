@@ -29,11 +29,18 @@ class Field(NamedTuple):
 
     Attributes:
         path: from the request's root, such as `messages[0].content`.
+        parts: where the text was sent in pieces, the character at which each begins, and its path.
     """
 
     path: str
     kind: Kind
     text: str
+    parts: tuple[tuple[int, str], ...] = ()
+
+    def place_of(self, at: int) -> tuple[str, int]:
+        """The path of the piece that a character is in, and where in it the character is."""
+        start, path = max((part for part in self.parts if part[0] <= at), default=(0, self.path))
+        return path, at - start
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +57,8 @@ class MessagePart:
 
     @property
     def content(self) -> tuple[str, tuple[tuple[Kind, str], ...]]:
-        """What makes two messages the same message: everything but where they stand."""
-        return self.role, tuple((field.kind, field.text) for field in self.fields)
+        """What makes two messages the same message: all but where they stand. No text is as good as an empty one."""
+        return self.role, tuple((field.kind, field.text) for field in self.fields if field.text)
 
     def text(self, kind: Kind = Kind.TEXT) -> str:
         """All fields of a kind, joined by line breaks."""

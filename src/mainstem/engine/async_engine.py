@@ -70,6 +70,11 @@ class AsyncEngine:
         """Whether new requests are taken: not once the engine shuts down, or has died."""
         return self._accepting and self._engine.alive
 
+    @property
+    def died(self) -> bool:
+        """Whether an error has ended the engine, so that nothing is computed any more."""
+        return self._engine.died
+
     async def shutdown(self, drain_s: float) -> None:
         """Take no new request, let running ones go on for `drain_s` seconds, abort the rest, end the thread."""
         self._accepting = False
@@ -113,7 +118,7 @@ class AsyncEngine:
         constraint = None
         if params.grammar is not None:
             constraint = await asyncio.get_running_loop().run_in_executor(self._compilers, core.constrain, params)
-        if not self.accepting:
+        if not self.accepting and not self.died:  # one that died says so itself
             raise EngineStopped("the engine is shutting down and takes no new requests")
         box = _Mailbox()
         arrival = time.perf_counter()
@@ -159,9 +164,20 @@ class AsyncEngine:
             if left:
                 self._engine.send(lambda: core.abort(ids))
 
-    async def reset_cache(self) -> int:
-        """Forget every cached token that no running request uses; returns how many."""
-        return await asyncio.wrap_future(self._engine.ask(self._engine.core.reset_cache))
+    async def reset_cache(self, tenant: Namespace | None = None) -> int:
+        """Forget every cached token that no running request uses, or only those of a tenant; returns how many."""
+        return await asyncio.wrap_future(self._engine.ask(lambda: self._engine.core.reset_cache(tenant)))
+
+    async def declare_public(self, tokens: TokenArray, namespace: Namespace) -> None:
+        """Let all tenants share a prefix, and compute it if it is not cached: see `PrefixCache.declare_public`."""
+        cache = self._engine.core.cache
+        await asyncio.wrap_future(self._engine.ask(lambda: cache.declare_public(tokens, namespace)))
+        async for _ in self.generate(tokens, SamplingParams(max_tokens=1, temperature=0), namespace=namespace):
+            pass
+
+    def tokens_by_tenant(self) -> dict[Namespace, int]:
+        """How many cached tokens each tenant holds, at some moment."""
+        return self._engine.core.cache.tokens_by_tenant()
 
     async def end_session(self, session: str, namespace: Namespace = ()) -> bool:
         """A session will not come back; whether it is known. What it alone has used goes first when room is needed."""

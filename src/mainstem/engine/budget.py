@@ -12,6 +12,7 @@ from mainstem.config import EngineConfig, parse_size
 from mainstem.errors import ConfigError
 from mainstem.model import ModelShape
 from mainstem.scheduler import MAX_SCORED_TOKENS
+from mainstem.speculation import MAX_DRAFTS
 
 # A laptop has other things to do: without --kv-memory a CPU's pool stays at this.
 CPU_POOL_BYTES = 4 * 2**30
@@ -56,7 +57,8 @@ def plan_memory(config: EngineConfig, shape: ModelShape, device: torch.device) -
         if wanted > left:
             raise ConfigError(
                 f"kv_memory {config.kv_memory} is more than the {left / 2**30:.1f} GiB that are left beside the model; "
-                "choose a smaller pool"
+                "choose a smaller pool",
+                setting="kv_memory",
             )
         pool, limited_by = wanted, "--kv-memory"
     elif device.type == "cpu" and left > CPU_POOL_BYTES:
@@ -69,7 +71,8 @@ def plan_memory(config: EngineConfig, shape: ModelShape, device: torch.device) -
         blocks = f" in blocks of {config.page_size}" if config.page_size > 1 else ""
         raise ConfigError(
             f"the KV pool would hold {max(tokens, 0)} tokens{blocks} at {shape.kv_bytes_per_token} bytes each; "
-            "give it more memory with --kv-memory, or close other programs"
+            "give it more memory with --kv-memory, or close other programs",
+            setting="kv_memory" if config.kv_memory is not None else None,
         )
     return MemoryBudget(
         weights_bytes=shape.weight_bytes,
@@ -82,11 +85,12 @@ def plan_memory(config: EngineConfig, shape: ModelShape, device: torch.device) -
 
 
 def _activation_bytes(config: EngineConfig, shape: ModelShape) -> int:
-    """A layer's intermediate results for a full step, and the logits of running requests and of scored tokens."""
+    """A layer's intermediate results for a full step, and the logits of running requests, drafts and scored tokens."""
     widths = 6 * shape.hidden_size + 3 * shape.intermediate_size + 4 * shape.num_heads * shape.head_dim
     sampled = min(config.max_num_seqs, config.max_num_batched_tokens)
     scored = min(MAX_SCORED_TOKENS, config.max_num_batched_tokens)
-    logits = 2 * (sampled + scored) * shape.vocab_size * 4
+    drafted = min(MAX_DRAFTS, config.max_draft * sampled) if config.draft_sources else 0
+    logits = 2 * (sampled + scored + drafted) * shape.vocab_size * 4
     return config.max_num_batched_tokens * widths * shape.dtype.itemsize + logits
 
 

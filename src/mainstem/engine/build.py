@@ -9,6 +9,7 @@ import torch
 from mainstem.config import EngineConfig
 from mainstem.engine.budget import MemoryBudget, plan_memory
 from mainstem.engine.core import EngineCore
+from mainstem.engine.speculation import Speculation
 from mainstem.errors import ConfigError
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
 from mainstem.scheduler import Scheduler, Upkeep
@@ -43,7 +44,7 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     )
     budget = plan_memory(config, loaded.shape, device)
     runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels)
-    cache = _cache(config, budget.pool_tokens)
+    cache = _make_cache(config, budget.pool_tokens)
     scheduler = Scheduler(
         cache,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -51,15 +52,25 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         max_model_len=_max_model_len(config, loaded.shape.max_position),
         cache_reserve=config.cache_reserve,
     )
+    speculation = Speculation.of(config, scheduler)
     upkeep = Upkeep(cache, ttl_s=config.cache_ttl_s, high=config.high_watermark, low=config.low_watermark)
-    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade, upkeep=upkeep)
+    core = EngineCore(
+        runner, tokenizer, cache, scheduler, cascade=config.cascade, speculation=speculation, upkeep=upkeep
+    )
     return BuiltEngine(core, files.name, budget, runner.compute)
 
 
-def _cache(config: EngineConfig, pool_tokens: int) -> PrefixCache:
-    if config.prefix_cache == "radix":
-        return RadixCache(pool_tokens, config.page_size, retention_budget=config.retention_budget)
-    return CACHES[config.prefix_cache](pool_tokens, config.page_size)
+def _make_cache(config: EngineConfig, capacity: int) -> PrefixCache:
+    if config.prefix_cache != "radix":
+        return CACHES[config.prefix_cache](capacity, config.page_size)
+    return RadixCache(
+        capacity,
+        config.page_size,
+        retention_budget=config.retention_budget,
+        by_tenant=True,
+        tenant_quota=config.tenant_quota,
+        share_after=config.share_after,
+    )
 
 
 def _device(name: str) -> torch.device:
@@ -69,7 +80,8 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"device '{name}' cannot be used: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device '{name}' cannot be used: {reason}", setting="device") from None
     return device
 
 
@@ -84,5 +96,8 @@ def _max_model_len(config: EngineConfig, max_position: int) -> int:
     if config.max_model_len is None:
         return max_position
     if config.max_model_len > max_position:
-        raise ConfigError(f"max_model_len {config.max_model_len} is more than the model's context of {max_position}")
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} is more than the model's context of {max_position}",
+            setting="max_model_len",
+        )
     return config.max_model_len

@@ -21,11 +21,13 @@ from mainstem.engine.lease import Lease
 from mainstem.engine.outputs import EngineStats, RequestOutput, StepTimes
 from mainstem.engine.reply import Reply, Sink
 from mainstem.engine.scoring import Scoring
+from mainstem.engine.speculation import Speculation, follow
 from mainstem.engine.thrash import SAMPLE_S, ThrashWatch
-from mainstem.errors import EngineFailed, InvalidRequest, MainstemError
+from mainstem.errors import EngineDied, EngineFailed, InvalidRequest, MainstemError
 from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample, token_logprobs
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput, Upkeep
+from mainstem.speculation import DraftTree
 from mainstem.tokens import Tokenizer
 from mainstem.tokens.grammar import Constraint, GrammarCompiler
 from mainstem.tree import NO_HINTS, CacheHints, Namespace, PrefixCache, TokenArray, namespace_key
@@ -50,6 +52,7 @@ class EngineCore:
         cache: the prefix cache.
         scheduler: over the same cache.
         cascade: read shared prefixes once a step instead of once a row.
+        speculation: what drafts tokens, over the same scheduler; None for nothing.
         upkeep: what is done for the cache between two steps.
     """
 
@@ -61,6 +64,7 @@ class EngineCore:
         scheduler: Scheduler,
         *,
         cascade: bool = True,
+        speculation: Speculation | None = None,
         upkeep: Upkeep | None = None,
     ) -> None:
         self.runner = runner
@@ -68,6 +72,7 @@ class EngineCore:
         self.cache = cache
         self.scheduler = scheduler
         self.cascade = cascade
+        self.speculation = speculation
         self.upkeep = upkeep or Upkeep(cache)
         self.thrash = ThrashWatch(cache.capacity)
         self.max_model_len = scheduler.max_model_len
@@ -78,6 +83,8 @@ class EngineCore:
         self._finished = 0
         self._aborted = 0
         self._generated_tokens = 0
+        self._drafted_tokens = 0
+        self._accepted_tokens = 0
         self.times = StepTimes()
         self._context_tokens = 0
         self._peak_kv_tokens = 0
@@ -85,6 +92,7 @@ class EngineCore:
         self._grammars = GrammarCompiler(tokenizer, runner.shape.vocab_size)
         self._masks = 0
         self._mask_seconds = 0.0
+        self._died = False
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -94,7 +102,10 @@ class EngineCore:
         Raises:
             InvalidRequest: an empty prompt, token ids outside the vocabulary.
             PromptTooLong: no room for one token of reply.
+            EngineDied: when an error has ended the engine.
         """
+        if self._died:
+            raise EngineDied
         try:
             namespace_key(namespace)
         except TypeError as error:
@@ -246,10 +257,19 @@ class EngineCore:
         """End every reply."""
         self.abort([*self._replies, *self._scorings])
 
-    def fail_all(self, error: MainstemError) -> None:
-        """Give every reply up with an error."""
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
-            self._fail(request, error)
+    def die(self) -> None:
+        """Give every reply up with an `EngineDied`, and refuse every later one.
+
+        What happened may have left the scheduler in any state, so it is not asked for anything.
+        """
+        self._died = True
+        error = EngineDied()
+        jobs: list[Reply | Scoring] = [*self._replies.values(), *self._scorings.values()]
+        for job in jobs:
+            job.sink(error)
+        self._aborted += len(self._replies) + len(self._scorings)
+        self._replies.clear()
+        self._scorings.clear()
 
     def has_work(self) -> bool:
         """Whether another step would do anything."""
@@ -291,11 +311,13 @@ class EngineCore:
         return self.cache.end_session(session, namespace)
 
     def _step(self) -> None:
+        started = time.perf_counter()
         output = self.scheduler.schedule()
         if not output.scheduled:
             self._refuse_first()
             return
-        packed = pack(output, cascade=self.cascade)
+        drafts = self.speculation.propose(output) if self.speculation else {}
+        packed = pack(output, drafts, cascade=self.cascade)
         replies = [self._replies[source.request.id] for source in output.sources]
         rows = [reply.sample_row(row) for reply, row in zip(replies, packed.source_rows, strict=True)]
         logits, sampled = self._compute(packed.batch, rows)
@@ -315,11 +337,15 @@ class EngineCore:
         for request, error in failed.items():
             if request not in requeued:
                 self._fail(request, EngineFailed(error))
-        for reply, result in zip(replies, sampled, strict=True):
+        said: dict[Request, tuple[int, ...]] = {}
+        for reply, result, source in zip(replies, sampled, output.sources, strict=True):
             if reply.request in failed:
                 continue
             news = reply.push(result.token_id, result.logprobs, now)
-            self._generated_tokens += 1
+            if source.entry in drafts:
+                news = self._follow(reply, news, drafts[source.entry], logits, packed.draft_rows[source.entry])
+            said[reply.request] = news.token_ids
+            self._generated_tokens += len(news.token_ids)
             self._tell(reply, news)
         for (request, *_), logprobs in zip(output.scored, scores, strict=True):
             if request not in failed and request not in requeued:
@@ -328,6 +354,21 @@ class EngineCore:
                 if news.finish_reason is not None and not len(scoring.continuation):
                     self._context_tokens += request.num_prompt
                 self._tell(scoring, news)
+        if self.speculation:
+            self.speculation.learn(said, time.perf_counter() - started)
+
+    def _follow(
+        self, reply: Reply, news: RequestOutput, draft: DraftTree, logits: torch.Tensor, rows: Sequence[int]
+    ) -> RequestOutput:
+        """Let a reply go on through its drafts; the time that takes is the model's, as all sampling is."""
+        started, cpu = time.perf_counter(), time.thread_time()
+        followed = follow(reply, news, draft, logits, rows, started)
+        self.times.model_s += time.perf_counter() - started
+        self.times.other_cpu_s -= time.thread_time() - cpu
+        self.scheduler.accept(reply.request, followed.nodes)
+        self._drafted_tokens += len(draft.tokens)
+        self._accepted_tokens += len(followed.nodes)
+        return followed.news._replace(usage=reply.usage())
 
     def _compute(self, batch: StepBatch, rows: list[SampleRow]) -> _Computed:
         """Run the model and sample; the time that takes is the model's, all other time of a step the engine's own."""
@@ -408,15 +449,17 @@ class EngineCore:
             peak_unshared_tokens=self._peak_unshared_tokens,
             masks=self._masks,
             mask_seconds=self._mask_seconds,
+            drafted_tokens=self._drafted_tokens,
+            accepted_tokens=self._accepted_tokens,
             recomputed_tokens=self.scheduler.recomputed.total,
             thrash_tokens_per_s=self.thrash.tokens_per_s,
             evicted_by_reason=dict(self.cache.evicted_by_reason),
         )
 
-    def reset_cache(self) -> int:
-        """Drop every cached token that no running request uses; returns how many."""
+    def reset_cache(self, tenant: Namespace | None = None) -> int:
+        """Drop every cached token that no running request uses, or only a tenant's; returns how many."""
         self.scheduler.recomputed.forget()
-        return self.cache.reset()
+        return self.cache.reset() if tenant is None else self.cache.reset_tenant(tenant)
 
     def check_integrity(self) -> None:
         """See `Scheduler.check_integrity`."""

@@ -34,6 +34,8 @@ class RequestUsage(NamedTuple):
         completion_tokens: tokens generated so far.
         queue_s: seconds from arrival to first admission.
         ttft_s: seconds from arrival to the first generated token; None before it.
+        drafted_tokens: tokens that were guessed and checked ahead; see docs/speculation.md.
+        accepted_tokens: of the completion tokens, those that were guessed right.
     """
 
     prompt_tokens: int
@@ -42,6 +44,8 @@ class RequestUsage(NamedTuple):
     completion_tokens: int
     queue_s: float
     ttft_s: float | None
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 def usage_of(request: Request, first_token_at: float | None) -> RequestUsage:
@@ -54,6 +58,8 @@ def usage_of(request: Request, first_token_at: float | None) -> RequestUsage:
         completion_tokens=request.num_generated,
         queue_s=0.0 if admitted is None else admitted - request.arrival,
         ttft_s=None if first_token_at is None else first_token_at - request.arrival,
+        drafted_tokens=request.num_drafted,
+        accepted_tokens=request.num_accepted,
     )
 
 
@@ -83,6 +89,14 @@ class RequestOutput(NamedTuple):
     usage: RequestUsage
     at: float
 
+    def followed_by(self, later: RequestOutput) -> RequestOutput:
+        """Both as one."""
+        return later._replace(
+            text=self.text + later.text,
+            token_ids=self.token_ids + later.token_ids,
+            logprobs=self.logprobs + later.logprobs,
+        )
+
 
 class EngineStats(NamedTuple):
     """A snapshot of the engine between two steps; token counts are totals since start.
@@ -101,6 +115,8 @@ class EngineStats(NamedTuple):
         recomputed_tokens: prompt tokens computed though they had been computed before, and were evicted since.
         thrash_tokens_per_s: these, over the last minute.
         evicted_by_reason: tokens that left the prefix cache, by reason; empty where the cache does not tell.
+        drafted_tokens: tokens that were guessed and checked ahead.
+        accepted_tokens: of the generated tokens, those that were guessed right.
     """
 
     cache: CacheStats
@@ -123,6 +139,8 @@ class EngineStats(NamedTuple):
     recomputed_tokens: int = 0
     thrash_tokens_per_s: float = 0.0
     evicted_by_reason: Mapping[EvictionReason, int] = {}
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(slots=True)

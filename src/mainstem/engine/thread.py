@@ -21,7 +21,7 @@ from mainstem.config import EngineConfig
 from mainstem.engine.build import BuiltEngine, build_engine
 from mainstem.engine.core import EngineCore
 from mainstem.engine.outputs import EngineStats
-from mainstem.errors import EngineStopped
+from mainstem.errors import EngineDied, EngineStopped
 from mainstem.model import Progress
 
 log = logging.getLogger(__name__)
@@ -86,8 +86,13 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        """Whether commands are still taken; not in a forked child, which has no copy of the thread."""
+        """Whether questions are still answered; not in a forked child, which has no copy of the thread."""
         return not (self._stopping or self._dead) and os.getpid() == self._process
+
+    @property
+    def died(self) -> bool:
+        """Whether an error has ended it."""
+        return self._dead
 
     def stats(self) -> EngineStats:
         """The engine's counts after its latest step."""
@@ -106,8 +111,13 @@ class EngineThread:
         def command() -> None:
             if not answer.set_running_or_notify_cancel():
                 return  # whoever asked does not wait any more
+            if self._dead:
+                answer.set_exception(EngineDied())
+                return
             try:
-                answer.set_result(question())
+                result = question()
+                self._stats = self.core.stats()  # whoever has the answer may look at them next
+                answer.set_result(result)
             except BaseException as error:
                 answer.set_exception(error)
 
@@ -115,7 +125,7 @@ class EngineThread:
             if self.alive:
                 self.send(command)
                 return answer
-        answer.set_exception(EngineStopped("the engine is not running"))
+        answer.set_exception(EngineDied() if self._dead else EngineStopped("the engine is not running"))
         return answer
 
     def stop(self) -> None:
@@ -150,9 +160,23 @@ class EngineThread:
                 self.core.tend()
         except BaseException:
             log.critical("the engine's thread has died", exc_info=True)
-            self._dead = True
-            self.core.fail_all(EngineStopped("the engine has died; see the log"))
-            self._after_step()
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """After an error that no step survives: give everything up, and go on telling whoever asks, until `stop`."""
+        self._dead = True
+        self.core.die()
+        while True:
+            try:
+                self._obey()
+                self._after_step()
+            except Exception:
+                log.exception("a command failed after the engine had died")
+            with self._wakeup:
+                if self._stopping and not self._commands:
+                    return
+                if not self._commands:
+                    self._wakeup.wait()
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do; false when the engine is to end."""
@@ -171,15 +195,8 @@ class EngineThread:
 
     def _obey(self) -> None:
         """Do what others ask. Nothing of it may stay referenced while the thread sleeps: see `Lease`."""
-        for command in self._take_commands():
-            command()
-
-    def _take_commands(self) -> list[Callable[[], Any]]:
-        commands = []
-        with self._wakeup:
-            while self._commands:  # one by one: a garbage collection in here may send another
-                commands.append(self._commands.popleft())
-        return commands
+        while self._commands:  # one by one: if one ends the thread, the others are still there to be refused
+            self._commands.popleft()()
 
     def _check_when_idle(self) -> None:
         if time.monotonic() - self._last_check < IDLE_CHECK_S:

@@ -6,6 +6,8 @@ It knows nothing of who owns a slot.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mainstem.pages.extents import Run, SlotArray, runs_of
@@ -64,6 +66,11 @@ class PageTable:
     def remap(self, slots: SlotArray) -> None:
         """Point the first `len(slots)` tokens at other slots that hold the same KV."""
         self._slots[: len(slots)] = slots
+        self._runs = runs_of(self.slots)
+
+    def reorder(self, start: int, order: Sequence[int]) -> None:
+        """Give token `start + i` the slot that token `start + order[i]` had, for each i; `order` is a permutation."""
+        self._slots[start : start + len(order)] = self._slots[start + np.array(order)]
         self._runs = runs_of(self.slots)
 
     def truncate(self, length: int) -> None:

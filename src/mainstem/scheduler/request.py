@@ -107,6 +107,9 @@ class Request:
         # Token counts of the first admission, for the caller's usage.
         self.num_cached = 0
         self.num_prefilled = 0
+        # Tokens of its reply that were drafted, and those of them that it really said.
+        self.num_drafted = 0
+        self.num_accepted = 0
         # What it holds while it runs.
         self.table = PageTable()
         self.handle: PrefixHandle | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import NamedTuple
@@ -263,6 +263,30 @@ class Scheduler:
         self._end_step()
         return requeued
 
+    def reserve_ahead(self, request: Request, num_slots: int) -> int:
+        """Slots that a scheduled request has beyond this step's token, `num_slots` or more if they can be had.
+
+        They are slots of later tokens of its reply, and other requests get them back when they need them.
+        """
+        left = request.num_prompt + request.max_tokens - len(request.table)
+        have = len(request.table) - request.num_computed - 1
+        if have < num_slots and left > 0 and self._reserve(request, min(DECODE_RESERVATION, left)):
+            have = len(request.table) - request.num_computed - 1
+        return max(have, 0)
+
+    def accept(self, request: Request, nodes: Sequence[int]) -> None:
+        """After `commit`: of the tokens whose KV the step wrote to the slots after its own, these are the request's.
+
+        Args:
+            request: its tokens include them.
+            nodes: for each of the next tokens, its place among those slots, rising.
+        """
+        if nodes and nodes[-1] >= len(nodes):
+            others = sorted(set(range(nodes[-1] + 1)).difference(nodes))
+            request.table.reorder(request.num_computed, [*nodes, *others])
+        request.num_computed += len(nodes)
+        request.num_accepted += len(nodes)
+
     def rollback(self) -> None:
         """The step has failed: nothing of it was computed.
 
@@ -406,7 +430,7 @@ class Scheduler:
         if room.available < room.needed + headroom or not _rows_left(request, output):
             return 0
         self._start(request, donor)
-        request.table.append(self.cache.allocate(room.needed, after=request.table.last))
+        request.table.append(self.cache.allocate(room.needed, after=request.table.last, namespace=request.namespace))
         num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
         return num_tokens
@@ -468,7 +492,9 @@ class Scheduler:
 
     def _reserve(self, request: Request, num_slots: int) -> bool:
         try:
-            request.table.append(self.cache.allocate(self._whole_pages(num_slots), after=request.table.last))
+            request.table.append(
+                self.cache.allocate(self._whole_pages(num_slots), after=request.table.last, namespace=request.namespace)
+            )
         except OutOfSlots:
             return False
         return True

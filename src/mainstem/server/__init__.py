@@ -6,7 +6,17 @@ nothing of the tree, the pages or tensors.
 
 from mainstem.server.app import create_app
 from mainstem.server.background import BackgroundServer
+from mainstem.server.keys import read_keys
 from mainstem.server.run import serve, serve_async
+from mainstem.server.shared_prefix import read_shared_prefixes
 from mainstem.server.sockets import listen
 
-__all__ = ["BackgroundServer", "create_app", "listen", "serve", "serve_async"]
+__all__ = [
+    "BackgroundServer",
+    "create_app",
+    "listen",
+    "read_keys",
+    "read_shared_prefixes",
+    "serve",
+    "serve_async",
+]

@@ -11,20 +11,27 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from mainstem.errors import MainstemError
+from mainstem.errors import ConfigError, MainstemError
 from mainstem.server import chat, completions, messages, render, responses, system
-from mainstem.server.auth import ApiKeys
+from mainstem.server.access_log import AccessLog
+from mainstem.server.auth import ApiKeys, tenant_namespace
 from mainstem.server.boundary import Boundary
 from mainstem.server.errors import ApiError, error_response, to_api_error
+from mainstem.server.keys import read_keys
+from mainstem.server.limits import Limits
 from mainstem.server.metrics import Metrics
+from mainstem.server.openapi import REFUSALS
 from mainstem.server.replies import CLIENT_CLOSED_REQUEST
 from mainstem.server.service import Service
+from mainstem.server.shared_prefix import read_shared_prefixes, tokens_of
 from mainstem.server.stored import ResponseStore
 from mainstem.tools import Dialect
+from mainstem.tree import public_namespace
 
 if TYPE_CHECKING:
     from mainstem.config import ServerConfig
     from mainstem.engine import AsyncEngine
+    from mainstem.tree import TokenArray
 
 
 def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None = None) -> FastAPI:
@@ -34,7 +41,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
         model_name: what clients call the model; by default the config's name for it, else the engine's.
 
     Returns:
-        The app. `app.state.service.draining = True` makes it refuse new generation requests with 503.
+        The app. `app.state.service.closing.set()` makes it refuse new requests with 503.
     """
     name = model_name or config.served_model_name or engine.model_name
     service = Service(
@@ -46,8 +53,12 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
         ResponseStore(config.stored_responses),
     )
 
+    shared = _shared_prefixes(engine, config)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        for tokens in shared:
+            await engine.declare_public(tokens, public_namespace(tenant_namespace("", name)))
         yield
         await engine.shutdown(0)
 
@@ -55,14 +66,31 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
         title="mainstem", lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.service = service
-    app.add_middleware(ApiKeys, keys=config.api_keys)
+    app.add_middleware(Limits, closing=service.closing)
+    app.add_middleware(ApiKeys, keys=read_keys(config), model=name)
     app.add_middleware(Boundary)
+    if config.access_log:
+        app.add_middleware(AccessLog)
     app.add_exception_handler(MainstemError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     for part in (chat, render, completions, responses, messages, system):
-        app.include_router(part.router(service))
+        app.include_router(part.router(service), responses=REFUSALS)
     return app
+
+
+def _shared_prefixes(engine: AsyncEngine, config: ServerConfig) -> list[TokenArray]:
+    """What the operator declares public, as beginnings of prompts."""
+    found = []
+    for prefix in read_shared_prefixes(config):
+        if engine.config.prefix_cache != "radix":
+            raise ConfigError("only prefix_cache radix can share a prefix between tenants", setting="shared_prefix")
+        for tokens in tokens_of(prefix, engine.tokenizer):
+            if len(tokens) >= engine.max_model_len:
+                reason = f"has {len(tokens)} tokens, and this model serves at most {engine.max_model_len}"
+                raise ConfigError(f"{prefix.file} {reason}", setting="shared_prefix")
+            found.append(tokens)
+    return found
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

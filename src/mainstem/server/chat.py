@@ -19,6 +19,7 @@ from mainstem.server.auth import tenant_of
 from mainstem.server.generation import Generation, Part, Usage
 from mainstem.server.lifetime import read_lifetime
 from mainstem.server.logprobs import chat_logprobs
+from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody, sampling_params
 from mainstem.server.replies import Choice, ReplyReader, ReplyShape, answer
 from mainstem.server.service import Service
@@ -33,7 +34,7 @@ def router(service: Service) -> APIRouter:
     """The route, bound to a service."""
     routes = APIRouter()
 
-    @routes.post("/v1/chat/completions")
+    @routes.post("/v1/chat/completions", openapi_extra=takes(ChatBody))
     async def chat_completions(request: Request) -> Response:
         service.check_open()
         body = await read_body(request, ChatBody, limit=service.body_limit)

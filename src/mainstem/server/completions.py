@@ -19,6 +19,7 @@ from mainstem.server.auth import tenant_of
 from mainstem.server.generation import Generation, Part
 from mainstem.server.lifetime import read_lifetime
 from mainstem.server.logprobs import CompletionLogprobs
+from mainstem.server.openapi import takes
 from mainstem.server.prompts import MAX_SEQUENCES, Prompt, completion_prompts
 from mainstem.server.protocol import DEFAULT_COMPLETION_TOKENS, CompletionBody, sampling_params
 from mainstem.server.replies import Choice, ReplyShape, answer
@@ -30,7 +31,7 @@ def router(service: Service) -> APIRouter:
     """The route, bound to a service."""
     routes = APIRouter()
 
-    @routes.post("/v1/completions")
+    @routes.post("/v1/completions", openapi_extra=takes(CompletionBody))
     async def completions(request: Request) -> Response:
         service.check_open()
         body = await read_body(request, CompletionBody, limit=service.body_limit)

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Scope
 
 from mainstem.errors import (
+    EngineDied,
     EngineFailed,
     EngineStopped,
     InvalidRequest,
@@ -22,6 +23,8 @@ from mainstem.errors import (
 )
 
 RETRY_AFTER_SECONDS = 10
+# Characters; what a refusal quotes of a body may be as long as the body.
+MAX_MESSAGE = 500
 ANTHROPIC_PATH = "/v1/messages"
 _ANTHROPIC_KINDS = {
     401: "authentication_error",
@@ -54,7 +57,7 @@ class ApiError(MainstemError):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " …")
         self.status = status
         self.kind = kind
         self.param = param
@@ -97,6 +100,8 @@ def to_api_error(error: Exception) -> ApiError:
             return ApiError(400, str(error), param=error.param, code="invalid_value")
         case ModelNotFound():
             return ApiError(404, str(error), param=error.param, code="model_not_found")
+        case EngineDied():
+            return ApiError(503, str(error), kind="server_error", code="engine_died")
         case EngineStopped():
             return shutting_down(str(error))
         case EngineFailed():

@@ -22,6 +22,7 @@ ENDPOINTS = (
     ("POST", "/cache/reset", "forget every cached token that no running request needs"),
     ("GET", "/health", "200 while requests are taken"),
     ("GET", "/metrics", "Prometheus metrics"),
+    ("GET", "/openapi.json", "all of these as an OpenAPI document"),
 )
 
 _PAGE = Template(

@@ -23,6 +23,7 @@ from mainstem.server.auth import tenant_of
 from mainstem.server.errors import to_api_error
 from mainstem.server.generation import Generation, Part
 from mainstem.server.lifetime import LifetimeBody, read_lifetime, split_written
+from mainstem.server.openapi import takes
 from mainstem.server.prompts import encode_chat
 from mainstem.server.protocol import Objects, namespace_of, stop_strings
 from mainstem.server.replies import ReplyReader, ReplyWriter, send
@@ -30,9 +31,8 @@ from mainstem.server.service import Service
 from mainstem.server.streaming import event
 from mainstem.server.turns import ReadyTurn, Turn, naming_schema, prepare
 from mainstem.server.validation import read_body
-from mainstem.tokens import Conversation, Message, Tool, ToolCall
-from mainstem.tokens.chat import read_breakpoint, read_breakpoints, read_function, read_part, read_parts, refuse
-from mainstem.tokens.conversation import Breakpoint
+from mainstem.tokens import Conversation
+from mainstem.tokens.anthropic import read_messages, read_tools
 from mainstem.tools import Call, Reasoning, Segment, Text, ToolChoice
 
 # Clients send thoughts back only with a signature; ours says nothing, because there is nothing to prove.
@@ -70,7 +70,7 @@ def router(service: Service) -> APIRouter:
     """The routes, bound to a service."""
     routes = APIRouter()
 
-    @routes.post("/v1/messages")
+    @routes.post("/v1/messages", openapi_extra=takes(MessagesBody))
     async def messages(request: Request) -> Response:
         service.check_open()
         body = await read_body(request, MessagesBody, limit=service.body_limit)
@@ -88,12 +88,12 @@ def router(service: Service) -> APIRouter:
             )
             return await send(request, generation, writer, stream=bool(body.stream))
 
-    @routes.post("/v1/messages/count_tokens")
+    @routes.post("/v1/messages/count_tokens", openapi_extra=takes(CountBody))
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, CountBody, limit=service.body_limit)
         service.check_model(body.model)
         namespace = namespace_of(None, tenant_of(request))
-        prompt = await encode_chat(service, read_conversation(body), namespace=namespace)
+        prompt = await encode_chat(service, replace(read_conversation(body), namespace=namespace))
         return JSONResponse({"input_tokens": len(prompt.ids)})
 
     return routes
@@ -130,16 +130,11 @@ def read_conversation(body: CountBody) -> Conversation:
     Raises:
         InvalidRequest: naming what is wrong with one.
     """
-    if not body.messages:
-        raise InvalidRequest("messages must have at least one message", param="messages")
-    system, marks = read_parts("system", body.system), read_breakpoints("system", body.system)
-    messages = [Message(role="system", parts=system, breakpoints=marks)] if any(system) else []
-    for i, message in enumerate(body.messages):
-        messages += _messages(f"messages[{i}]", message)
-    tools = tuple(_tool(f"tools[{i}]", tool) for i, tool in enumerate(body.tools or ()))
+    messages = tuple(placed.message for placed in read_messages(body.system, body.messages))
     last = messages[-1]
     # The reply goes on with what the client put into the model's mouth.
-    return Conversation(tuple(messages), tools, continues_last=last.role == "assistant" and not last.tool_calls)
+    continues = last.role == "assistant" and not last.tool_calls
+    return Conversation(messages, read_tools(body.tools), continues_last=continues)
 
 
 class MessageWriter(ReplyWriter):
@@ -314,62 +309,6 @@ def _empty_block(segment: Segment) -> dict[str, Any]:
                 "input": {},
                 "caller": {"type": "direct"},
             }
-
-
-def _messages(where: str, message: Mapping[str, Any]) -> list[Message]:
-    """One message of Anthropic's as ours: results of tools are messages of their own, before what the user says."""
-    role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant", "system"):
-        refuse(f"{where}.role", f"must be user or assistant, got {role!r}")
-    if isinstance(content, str):
-        return [Message(role=role, parts=(content,))]
-    if not isinstance(content, list):
-        refuse(f"{where}.content", "must be a string or a list of blocks")
-    results: list[Message] = []
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[ToolCall] = []
-    marks: list[Breakpoint] = []
-    for i, block in enumerate(content):
-        place = f"{where}.content[{i}]"
-        match block:
-            case {"type": "tool_use"} if role == "assistant":
-                calls.append(_tool_use(place, block))
-            case {"type": "thinking", "thinking": str() as thought} if role == "assistant":
-                thoughts.append(thought)
-            case {"type": "redacted_thinking"} if role == "assistant":
-                pass
-            case {"type": "tool_result", "tool_use_id": str() as call_id} if role == "user":
-                parts = read_parts(f"{place}.content", block.get("content"))
-                mark = read_breakpoint(place, block, len(parts) - 1)
-                inner = read_breakpoints(f"{place}.content", block.get("content"))
-                kept = inner if mark is None else (*inner, mark)
-                results.append(Message(role="tool", parts=parts, tool_call_id=call_id, breakpoints=kept))
-            case _:
-                mark = read_breakpoint(place, block, len(texts))
-                marks += [] if mark is None else [mark]
-                texts.append(read_part(place, block))
-    said = Message(
-        role=role,
-        parts=tuple(texts),
-        reasoning="\n".join(thoughts) if thoughts else None,
-        tool_calls=tuple(calls),
-        breakpoints=tuple(marks),
-    )
-    return [*results, said] if texts or thoughts or calls or not results else results
-
-
-def _tool_use(where: str, block: Mapping[str, Any]) -> ToolCall:
-    match block:
-        case {"id": str() as call_id, "name": str() as name, "input": dict() as arguments}:
-            return ToolCall(call_id, name, json.dumps(arguments, ensure_ascii=False))
-    raise InvalidRequest(f"{where} must have an id, a name, and an input that is an object", param=where)
-
-
-def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
-    if tool.get("type") not in (None, "custom"):
-        refuse(f"{where}.type", f"is {tool['type']!r}; only tools that the client runs are supported")
-    return read_function(where, tool, schema="input_schema")
 
 
 def _tool_choice(value: Any) -> ToolChoice:

@@ -112,6 +112,8 @@ class _EngineCollector(Collector):
                 stats.recomputed_tokens,
             ),
             ("generation_tokens", "Tokens generated.", stats.generated_tokens),
+            ("spec_decode_num_draft_tokens", "Tokens that were guessed and checked ahead.", stats.drafted_tokens),
+            ("spec_decode_num_accepted_tokens", "Tokens of replies that were guessed right.", stats.accepted_tokens),
             ("num_preemptions", "Times a running request gave up its memory to another.", stats.preemptions),
             ("grammar_masks", "Tokens that a grammar decided on, in finished replies.", stats.masks),
             ("grammar_mask_seconds", "Seconds that finding what a grammar allows took.", stats.mask_seconds),
@@ -145,3 +147,7 @@ class _EngineCollector(Collector):
         slots.add_metric(["evictable"], cache.evictable)
         slots.add_metric(["protected"], cache.protected)
         yield slots
+        tenants = GaugeMetricFamily("mainstem_kv_tenant_tokens", "Cached tokens of each tenant.", labels=["tenant"])
+        for account, tokens in self._engine.tokens_by_tenant().items():
+            tenants.add_metric([str(account[1]) if account[:1] == ("tenant",) else "public"], tokens)
+        yield tenants

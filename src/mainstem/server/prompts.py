@@ -19,7 +19,6 @@ from mainstem.tokens.breakpoints import PromptBreakpoint, locate
 if TYPE_CHECKING:
     from mainstem.server.service import Service
     from mainstem.tokens import Conversation, KnownPrompt, Message, Tokenizer
-    from mainstem.tree import Namespace
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 T = TypeVar("T")
@@ -78,15 +77,13 @@ async def encode_chat(
     service: Service,
     conversation: Conversation,
     *,
-    namespace: Namespace = (),
     add_generation_prompt: bool = True,
 ) -> Prompt:
     """A conversation, rendered with the model's chat template, with the token ids that are known of it.
 
     Args:
         service: whose model it is for.
-        conversation: what was said.
-        namespace: whose history is used.
+        conversation: what was said; its namespace says whose history is used.
         add_generation_prompt: end where a reply begins.
 
     Raises:
@@ -102,7 +99,7 @@ async def encode_chat(
 
     def work() -> Prompt:
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
-        known = history.encode(history.cut(text), namespace=namespace, meaning=meaning)
+        known = history.encode(history.cut(text), namespace=conversation.namespace, meaning=meaning)
         return Prompt(known.ids, known.text, known, locate(conversation, known, tokenizer.encode))
 
     return await _off_loop(characters, work)

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from mainstem.server.auth import tenant_of
 from mainstem.server.chat import read_turn
+from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody
 from mainstem.server.service import Service
 from mainstem.server.turns import prepare
@@ -37,7 +38,7 @@ def router(service: Service) -> APIRouter:
     """The route, bound to a service."""
     routes = APIRouter()
 
-    @routes.post("/v1/chat/completions/render")
+    @routes.post("/v1/chat/completions/render", openapi_extra=takes(ChatBody))
     async def render(request: Request) -> Response:
         body = await read_body(request, ChatBody, limit=service.body_limit)
         service.check_model(body.model)

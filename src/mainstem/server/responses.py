@@ -21,6 +21,7 @@ from mainstem.server.auth import tenant_of
 from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
 from mainstem.server.lifetime import OPENAI_TTL, LifetimeBody, read_lifetime
+from mainstem.server.openapi import takes
 from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.replies import send
 from mainstem.server.response_objects import ResponseWriter
@@ -28,8 +29,8 @@ from mainstem.server.service import Service
 from mainstem.server.stored import StoredResponse
 from mainstem.server.turns import ANY_OBJECT, Turn, naming_schema, prepare
 from mainstem.server.validation import read_body
-from mainstem.tokens import Conversation, Message, Tool, ToolCall
-from mainstem.tokens.chat import read_breakpoints, read_function, read_parts, refuse
+from mainstem.tokens import Conversation, Message
+from mainstem.tokens.responses import read_input, read_tools
 from mainstem.tools import ToolChoice
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
@@ -74,14 +75,14 @@ def router(service: Service) -> APIRouter:
     """The routes, bound to a service."""
     routes = APIRouter()
 
-    @routes.post("/v1/responses")
+    @routes.post("/v1/responses", openapi_extra=takes(ResponsesBody))
     async def responses(request: Request) -> Response:
         service.check_open()
         body = await read_body(request, ResponsesBody, limit=service.body_limit)
         service.check_model(body.model)
         tenant = tenant_of(request)
         earlier = _earlier(service, tenant, body.previous_response_id)
-        new = read_input(body.input)
+        new = tuple(placed.message for placed in read_input(body.input))
         turn = read_turn(service, body, (*earlier, *new))
         namespace = namespace_of(body.cache_salt, tenant)
         lifetime = read_lifetime(body, request.headers)
@@ -114,7 +115,7 @@ def router(service: Service) -> APIRouter:
             raise _unknown(response_id)
         return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
-    @routes.post("/v1/responses/{path:path}")
+    @routes.post("/v1/responses/{path:path}", include_in_schema=False)
     async def not_here(request: Request) -> Response:
         # Without this one, the routes above would say that the path exists and only takes another method.
         message = f"There is no POST {request.scope['path'][:200]} here; GET / lists what there is."
@@ -150,85 +151,10 @@ def read_turn(service: Service, body: ResponsesBody, messages: tuple[Message, ..
         **given,
     )
     return Turn(
-        conversation=Conversation(messages, tuple(_tool(f"tools[{i}]", t) for i, t in enumerate(body.tools or ()))),
+        conversation=Conversation(messages, read_tools(body.tools)),
         params=params,
         choice=_tool_choice(body.tool_choice, parallel=body.parallel_tool_calls is not False),
         schema=_schema(body.text),
-    )
-
-
-def read_input(value: Any) -> tuple[Message, ...]:
-    """The messages in `input`: a text of the user's, or a list of items.
-
-    Items that belong to one turn of the assistant's (its thoughts, what it said and called) become one message.
-
-    Raises:
-        InvalidRequest: naming the item that is wrong, or not supported.
-    """
-    if isinstance(value, str):
-        return (Message(role="user", parts=(value,)),)
-    if not isinstance(value, list) or not value:
-        refuse("input", "must be a string or a list of at least one item")
-    messages: list[Message] = []
-    for i, item in enumerate(value):
-        message = _item(f"input[{i}]", item)
-        before = messages[-1] if messages else None
-        if before is not None and before.role == message.role == "assistant" and _goes_on(before, message):
-            messages[-1] = _merged(before, message)
-        else:
-            messages.append(message)
-    return tuple(messages)
-
-
-def _item(where: str, item: Any) -> Message:
-    if not isinstance(item, Mapping):
-        refuse(where, "must be an object")
-    match item:
-        case {"type": "function_call", "call_id": str() as call_id, "name": str() as name, "arguments": str() as text}:
-            return Message(role="assistant", tool_calls=(ToolCall(call_id, name, text),))
-        case {"type": "function_call_output", "call_id": str() as call_id, "output": output}:
-            return Message(role="tool", parts=read_parts(f"{where}.output", output), tool_call_id=call_id)
-        case {"type": "reasoning"}:
-            return Message(role="assistant", reasoning=_thoughts(item))
-        case {"role": "user" | "system" | "developer" | "assistant" as role} if item.get("type") in (None, "message"):
-            content = item.get("content")
-            marks = read_breakpoints(f"{where}.content", content)
-            return Message(role=role, parts=read_parts(f"{where}.content", content), breakpoints=marks)
-    kind = item.get("type")
-    if kind in ("function_call", "function_call_output"):
-        refuse(where, f"is a {kind} that lacks a field, or has one of the wrong type")
-    raise InvalidRequest(
-        f"{where} has type {kind!r} and role {item.get('role')!r}; messages, function calls, their outputs and "
-        "reasoning are supported",
-        param=where,
-    )
-
-
-def _thoughts(item: Mapping[str, Any]) -> str | None:
-    """What a reasoning item says; its summary where it does not have the thoughts themselves."""
-    for key in ("content", "summary"):
-        parts = item.get(key)
-        if isinstance(parts, list) and parts:
-            texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
-            return "\n".join(text for text in texts if isinstance(text, str))
-    return None
-
-
-def _goes_on(before: Message, message: Message) -> bool:
-    """Whether a message is of the same turn as the one before: thoughts come first, then what is said, then calls."""
-    if message.reasoning is not None:
-        return False
-    return not (message.parts and (before.parts or before.tool_calls))
-
-
-def _merged(before: Message, message: Message) -> Message:
-    return Message(
-        role="assistant",
-        parts=before.parts + message.parts,
-        reasoning=before.reasoning,
-        tool_calls=before.tool_calls + message.tool_calls,
-        breakpoints=before.breakpoints
-        + tuple(mark._replace(part=len(before.parts) + mark.part) for mark in message.breakpoints),
     )
 
 
@@ -253,12 +179,6 @@ def _earlier(service: Service, tenant: tuple[str, ...], response_id: str | None)
 
 def _unknown(response_id: str) -> ApiError:
     return ApiError(404, f"The response '{response_id[:100]}' is not known here.", code="response_not_found")
-
-
-def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
-    if tool.get("type") != "function":
-        refuse(f"{where}.type", f"is {tool.get('type')!r}; only function tools are supported")
-    return read_function(where, tool)
 
 
 def _tool_choice(value: Any, *, parallel: bool) -> ToolChoice:

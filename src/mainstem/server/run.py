@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from mainstem.server.app import create_app
+from mainstem.server.limits import MAX_HEAD_BYTES
 from mainstem.server.sockets import listen, url_of
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from mainstem.config import ServerConfig
     from mainstem.engine import AsyncEngine
 
-# After draining only connections that hang are left; they get this long.
-CLOSE_SECONDS = 5
+# After draining only connections are left whose clients do not read; they get this long, then they are cut.
+CLOSE_SECONDS = 1.0
 # Agents think, and run tools, between two requests; reconnecting each time would cost them a round trip.
 KEEP_ALIVE_SECONDS = 75
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -76,7 +77,8 @@ async def serve_async(
                 lifespan="on",
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=CLOSE_SECONDS,
+                http="h11",  # it bounds the size of a request's head
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             )
         )
         serving = asyncio.create_task(server.serve(sockets=[opened]))
@@ -85,7 +87,7 @@ async def serve_async(
             if on_ready and not serving.done():
                 on_ready(url_of(opened))
             await _first(serving, stop)
-            app.state.service.draining = True
+            app.state.service.closing.set()
             if on_drain and not serving.done():
                 on_drain()
             await engine.shutdown(config.drain_seconds)
@@ -104,6 +106,16 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        cutting = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._cut)
+        await super().shutdown(sockets)
+        cutting.cancel()
+
+    def _cut(self) -> None:
+        """End connections as if their clients had, so that whatever serves them ends in order."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mainstem.errors import ModelNotFound
+from mainstem.errors import EngineDied, ModelNotFound
 from mainstem.server.errors import shutting_down
 from mainstem.server.validation import body_limit
 
@@ -27,7 +28,8 @@ class Service:
         dialect: how the model writes tool calls and thoughts.
         responses: that later requests may refer to.
         created: Unix time at which the app was made, reported as the model's.
-        draining: set once the server was told to stop; new generation requests are then refused.
+        closing: set once the server was told to stop; new requests, and those that have not wholly come, are then
+            refused.
     """
 
     engine: AsyncEngine
@@ -37,7 +39,7 @@ class Service:
     dialect: Dialect
     responses: ResponseStore
     created: int = field(default_factory=lambda: int(time.time()))
-    draining: bool = False
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def caching(self) -> bool:
@@ -61,6 +63,8 @@ class Service:
             )
 
     def check_open(self) -> None:
-        """Raise the 503 of a stopping server, if it is one."""
-        if self.draining or not self.engine.accepting:
+        """Raise the 503 of a stopping server, or of a dead engine."""
+        if self.engine.died:
+            raise EngineDied
+        if self.closing.is_set() or not self.engine.accepting:
             raise shutting_down()

@@ -8,12 +8,13 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from mainstem.errors import InvalidRequest
-from mainstem.server.auth import tenant_of
+from mainstem.server.auth import is_operator, require_operator, tenant_of
 from mainstem.server.index import index_page
 from mainstem.server.lifetime import MAX_ID_CHARACTERS
+from mainstem.server.openapi import document, takes
 from mainstem.server.prompts import decode_ids, encode_chat, encode_text, token_ids
 from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.service import Service
@@ -51,7 +52,7 @@ def router(service: Service) -> APIRouter:
     """The routes, bound to a service."""
     routes = APIRouter()
 
-    @routes.get("/")
+    @routes.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
         return HTMLResponse(index_page(service, f"{request.scope['scheme']}://{request.headers.get('host', '')}"))
 
@@ -60,9 +61,14 @@ def router(service: Service) -> APIRouter:
         service.check_open()
         return JSONResponse({"status": "ok"})
 
-    @routes.get("/metrics")
-    async def metrics() -> Response:
+    @routes.get("/metrics", response_class=PlainTextResponse)
+    async def metrics(request: Request) -> Response:
+        require_operator(request)
         return Response(service.metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    @routes.get("/openapi.json", include_in_schema=False)
+    async def openapi(request: Request) -> Response:
+        return JSONResponse(document(request.app))
 
     @routes.get("/v1/models")
     async def models() -> Response:
@@ -73,14 +79,14 @@ def router(service: Service) -> APIRouter:
         service.check_model(model_id)
         return JSONResponse(_model(service))
 
-    @routes.post("/tokenize")
+    @routes.post("/tokenize", openapi_extra=takes(TokenizeBody))
     async def tokenize(request: Request) -> Response:
         body = await read_body(request, TokenizeBody, limit=service.body_limit)
         service.check_model(body.model)
         tokens = (await _tokenize(service, body, tenant_of(request))).tolist()
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len})
 
-    @routes.post("/detokenize")
+    @routes.post("/detokenize", openapi_extra=takes(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
         body = await read_body(request, DetokenizeBody, limit=service.body_limit)
         service.check_model(body.model)
@@ -89,15 +95,18 @@ def router(service: Service) -> APIRouter:
         ids = token_ids(body.tokens, service.engine.tokenizer.vocab_size, "tokens")
         return JSONResponse({"prompt": await decode_ids(service, ids)})
 
-    @routes.post("/cache/end-session")
+    @routes.post("/cache/end-session", openapi_extra=takes(EndSessionBody))
     async def cache_end_session(request: Request) -> Response:
         body = await read_body(request, EndSessionBody, limit=service.body_limit)
         namespace = namespace_of(body.cache_salt, tenant_of(request))
         return JSONResponse({"known": await service.engine.end_session(body.session_id, namespace)})
 
     @routes.post("/cache/reset")
-    async def cache_reset() -> Response:
-        return JSONResponse({"dropped_tokens": await service.engine.reset_cache()})
+    async def cache_reset(request: Request) -> Response:
+        if service.engine.config.prefix_cache != "radix":
+            require_operator(request)
+        tenant = None if is_operator(request) else tenant_of(request)
+        return JSONResponse({"dropped_tokens": await service.engine.reset_cache(tenant)})
 
     return routes
 
@@ -108,11 +117,8 @@ async def _tokenize(service: Service, body: TokenizeBody, namespace: tuple[str, 
     if body.messages is None:
         special = body.add_special_tokens is not False
         return await encode_text(service, body.prompt or "", add_special_tokens=special, param="prompt")
-    conversation = Conversation(read_messages(body.messages), read_tools(body.tools))
-    prompt = await encode_chat(
-        service, conversation, namespace=namespace, add_generation_prompt=body.add_generation_prompt is not False
-    )
-    return prompt.ids
+    conversation = Conversation(read_messages(body.messages), read_tools(body.tools), namespace=namespace)
+    return (await encode_chat(service, conversation, add_generation_prompt=body.add_generation_prompt is not False)).ids
 
 
 def _model(service: Service) -> dict[str, Any]:

@@ -66,7 +66,7 @@ async def prepare(service: Service, turn: Turn, *, namespace: Namespace = ()) ->
     _check_choice(turn)
     conversation = replace(turn.conversation, namespace=namespace)
     tools, choice = service.engine.tokenizer.chat.offered(conversation.tools), turn.choice
-    prompt = await encode_chat(service, conversation, namespace=namespace)
+    prompt = await encode_chat(service, conversation)
     assert prompt.text is not None
     dialect = service.dialect
     reasoning = dialect.reasoning

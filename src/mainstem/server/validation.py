@@ -54,6 +54,8 @@ async def read_body(request: Request, kind: type[BodyT], *, limit: int) -> BodyT
     try:
         value = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
+        if "recursion limit" in str(error):
+            raise ApiError(400, f"The body is nested too deeply: {error}.", code="invalid_json") from None
         raise ApiError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise ApiError(400, f"The body must be a JSON object, but it is {_name_of(value)}.", code="invalid_json")

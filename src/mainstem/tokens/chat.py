@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from mainstem.errors import InvalidRequest
 from mainstem.tokens.conversation import ROLES, Breakpoint, Message, Tool, ToolCall
+from mainstem.tokens.placed import CallPaths, Placed, part_paths
 
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
@@ -30,6 +31,18 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
         raise InvalidRequest("messages must be a list of at least one message", param="messages")
     return tuple(_message(f"messages[{i}]", message) for i, message in enumerate(messages))
+
+
+def read_placed(messages: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
+    """What `read_messages` reads, with the place in the body that each text comes from.
+
+    Raises:
+        InvalidRequest: as `read_messages`.
+    """
+    return tuple(
+        _placed(f"messages[{i}]", raw, message)
+        for i, (raw, message) in enumerate(zip(messages, read_messages(messages), strict=True))
+    )
 
 
 def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
@@ -136,6 +149,17 @@ def read_breakpoint(where: str, part: object, index: int = 0) -> Breakpoint | No
 def refuse(where: str, why: str) -> NoReturn:
     """Raise the error for a field."""
     raise InvalidRequest(f"{where} {why}", param=where)
+
+
+def _placed(where: str, raw: Mapping[str, Any], message: Message) -> Placed:
+    functions = [f"{where}.tool_calls[{i}].function" for i in range(len(message.tool_calls))]
+    return Placed(
+        message,
+        where,
+        part_paths(f"{where}.content", raw.get("content"), message.parts),
+        f"{where}.reasoning_content" if raw.get("reasoning_content") else f"{where}.reasoning",
+        tuple(CallPaths(f"{function}.name", f"{function}.arguments") for function in functions),
+    )
 
 
 def _message(where: str, message: Mapping[str, Any]) -> Message:

@@ -21,6 +21,7 @@ from mainstem.tree.interface import (
 from mainstem.tree.keys import Namespace, TokenArray, Tokens, as_tokens, common_length, namespace_key
 from mainstem.tree.none import NoPrefixCache
 from mainstem.tree.radix import RadixCache
+from mainstem.tree.tenancy import public_namespace
 
 CACHES: dict[str, Callable[[int, int], PrefixCache]] = {
     "radix": RadixCache,
@@ -54,4 +55,5 @@ __all__ = [
     "as_tokens",
     "common_length",
     "namespace_key",
+    "public_namespace",
 ]

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from mainstem.pages import SlotArray
-from mainstem.tree.keys import NamespaceKey, TokenArray
+from mainstem.tree.fair import FairOrder
+from mainstem.tree.keys import NamespaceKey
 from mainstem.tree.node import ChildKey, Node, Root
 from mainstem.tree.order import EvictionOrder
+from mainstem.tree.tenancy import is_public, public_part
 
 
 class Census(NamedTuple):
@@ -27,10 +29,7 @@ class Census(NamedTuple):
 
 
 def check_tree(
-    roots: Mapping[NamespaceKey, Root],
-    order: EvictionOrder,
-    page_size: int,
-    child_key: Callable[[TokenArray, int], ChildKey],
+    roots: Mapping[NamespaceKey, Root], order: FairOrder, page_size: int, key_of: Callable[[Node], ChildKey]
 ) -> Census:
     """Check every node and the order of use.
 
@@ -48,17 +47,35 @@ def check_tree(
             for key, child in node.children.items():
                 assert child.parent is node, "a child is not linked to its parent"
                 _check_node(child, order, page_size)
-                assert key == child_key(child.key, 0), "a child is kept under a key that its edge does not begin with"
+                _check_space(node, child)
+                assert key == key_of(child), "a child is kept under a key that its edge does not begin with"
                 nodes.append(child)
                 pending.append(child)
+    _check_accounts(order, nodes)
     unlocked = [node for node in nodes if node.locks == 0]
-    _check_order(order, unlocked)
     evictable = sum(len(node.key) for node in unlocked)
     slots = np.concatenate([np.empty(0, np.int32), *(node.slots for node in nodes)])
     return Census(len(nodes), evictable, len(slots) - evictable, slots)
 
 
-def _check_node(node: Node, order: EvictionOrder, page_size: int) -> None:
+def _check_space(node: Node, child: Node) -> None:
+    above, below = node.space.namespace, child.space.namespace
+    assert below == above or is_public(above), "a node hangs below another tenant's"
+    assert above == below or public_part(below) == above, "a node hangs below what is not public for it"
+
+
+def _check_accounts(order: FairOrder, nodes: list[Node]) -> None:
+    by_account: dict[int, list[Node]] = {id(account): [] for account in order.accounts.values()}
+    for node in nodes:
+        assert id(node.space.account) in by_account, "a node counts for an account that was closed"
+        by_account[id(node.space.account)].append(node)
+    for account in order.accounts.values():
+        own = by_account[id(account)]
+        assert sum(len(node.key) for node in own) == account.tokens, "the tokens of an account are miscounted"
+        _check_order(account.order, [node for node in own if node.locks == 0])
+
+
+def _check_node(node: Node, order: FairOrder, page_size: int) -> None:
     assert node.home is order, "a node of the tree belongs to another cache, or was evicted"
     assert len(node.key) > 0, "a node has no tokens"
     assert len(node.key) % page_size == 0, "an edge is not in whole pages"
@@ -92,6 +109,9 @@ def _check_order(order: EvictionOrder, unlocked: list[Node]) -> None:
     )
     for node in unlocked:
         for child in node.children.values():
+            if child.space.account is not node.space.account:
+                assert child.last_used <= node.last_used, "a public node was used before what hangs below it"
+                continue
             if node.ring is child.ring or order.is_given_up(node):
                 first = position[id(child)] < position[id(node)]
             else:

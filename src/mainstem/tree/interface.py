@@ -14,7 +14,7 @@ from mainstem.errors import OutOfSlots
 from mainstem.pages import ExtentAllocator, Run, SlotArray, disjoint_runs, slots_of
 from mainstem.tree.eviction import EvictionReason
 from mainstem.tree.hints import CacheHints
-from mainstem.tree.keys import Namespace, Tokens
+from mainstem.tree.keys import Namespace, TokenArray, Tokens
 
 
 class Reuse(Enum):
@@ -207,6 +207,21 @@ class PrefixCache(ABC):
                 caller; nothing has changed then.
         """
 
+    def continuations(
+        self,
+        handle: PrefixHandle,  # noqa: ARG002 - most caches cannot tell
+        tail: TokenArray,  # noqa: ARG002
+        length: int,  # noqa: ARG002
+        paths: int,  # noqa: ARG002
+    ) -> list[TokenArray]:
+        """What is cached beyond a locked prefix and the tokens of `tail` after it, with no effect at all.
+
+        Returns:
+            Up to `paths` sequences of up to `length` tokens, the likeliest to be said again first; none where a cache
+            cannot tell.
+        """
+        return []
+
     def view(self, namespace: Namespace = ()) -> SequenceView:
         """A view for one growing sequence of this namespace."""
         return SequenceView(self, namespace)
@@ -266,6 +281,33 @@ class PrefixCache(ABC):
         self._evicted = evicted
         return dropped
 
+    def reset_tenant(self, namespace: Namespace) -> int:
+        """Forget everything of one tenant that is not locked, in all its namespaces; see `tenancy`.
+
+        Returns:
+            How many tokens were dropped.
+
+        Raises:
+            NotImplementedError: when this cache does not know whose tokens are whose.
+        """
+        raise NotImplementedError("this cache knows no tenants")
+
+    def tokens_by_tenant(self) -> dict[Namespace, int]:
+        """How many tokens each tenant holds, by the parts of its namespaces that name it; empty where nobody knows."""
+        return {}
+
+    def declare_public(self, tokens: Tokens, namespace: Namespace) -> None:
+        """Let all tenants share these tokens, and all beginnings of them, from now on; see `tenancy`.
+
+        Args:
+            tokens: a prefix.
+            namespace: the public one for those who may share.
+
+        Raises:
+            NotImplementedError: when this cache has nothing public.
+        """
+        raise NotImplementedError("this cache keeps every namespace to itself")
+
     def stats(self) -> CacheStats:
         """Count slots and events, in constant time."""
         free = self.allocator.num_free
@@ -293,12 +335,13 @@ class PrefixCache(ABC):
             AssertionError: naming the broken invariant.
         """
 
-    def allocate(self, n: int, *, after: int | None = None) -> SlotArray:
+    def allocate(self, n: int, *, after: int | None = None, namespace: Namespace = ()) -> SlotArray:  # noqa: ARG002
         """Take `n` slots, evicting as many tokens as that needs. The caller holds them until `free` or `insert`.
 
         Args:
             n: number of slots, a multiple of the page size.
             after: the last slot of the sequence that is being extended, if any: the next one is taken if it is free.
+            namespace: whose sequence it is; of use to a cache that is fair to tenants.
 
         Returns:
             int32 array of shape (n,), in runs as long as possible.

@@ -16,11 +16,16 @@ from mainstem.tree.interface import PrefixHandle
 from mainstem.tree.keys import NamespaceKey, TokenArray
 
 if TYPE_CHECKING:
-    from mainstem.tree.order import EvictionOrder, Ring
+    from mainstem.tree.fair import FairOrder
+    from mainstem.tree.order import Ring
     from mainstem.tree.sessions import Session
+    from mainstem.tree.tenancy import Space
 
-ChildKey: TypeAlias = int | bytes
+EdgeKey: TypeAlias = int | bytes
 """The first token of an edge, or the bytes of its first page when pages have several tokens."""
+
+ChildKey: TypeAlias = EdgeKey | tuple[NamespaceKey, EdgeKey]
+"""Under which a node keeps a child; with its namespace where the child is a tenant's and the node is not."""
 
 NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
 
@@ -39,6 +44,7 @@ class Node(PrefixHandle):
         pins: locks taken on this node itself and not yet released.
         locks: `pins` and the locks of all children; the node can go when there is none.
         last_used: when the node was last matched, inserted or released; see `EvictionOrder.tick`.
+        space: the part of the tree that it is in, and so whose it is.
         home: the order of eviction of the cache that the node belongs to; None once it has been evicted.
         ring: where in that order the node is, or will be when no lock protects it any more.
         branches: how many edges have begun below it since it came.
@@ -62,6 +68,7 @@ class Node(PrefixHandle):
         "pins",
         "ring",
         "slots",
+        "space",
         "user",
     )
 
@@ -69,7 +76,9 @@ class Node(PrefixHandle):
     newer: Node
     ring: Ring
 
-    def __init__(self, key: TokenArray, slots: SlotArray, parent: Node | None, home: EvictionOrder | None) -> None:
+    space: Space
+
+    def __init__(self, key: TokenArray, slots: SlotArray, parent: Node | None, home: FairOrder | None) -> None:
         self.key = key
         self.slots = slots
         self.parent = parent
@@ -102,12 +111,16 @@ class Node(PrefixHandle):
 class Root(Node):
     """The top of one namespace's tree. It has no tokens and is never handed out as a handle.
 
-    Attributes:
-        namespace: under which the tree is kept.
+    It is kept under its space's namespace.
     """
 
-    __slots__ = ("namespace",)
+    __slots__ = ()
 
-    def __init__(self, namespace: NamespaceKey, home: EvictionOrder) -> None:
+    def __init__(self, space: Space, home: FairOrder) -> None:
         super().__init__(NO_TOKENS, NO_TOKENS, None, home)
-        self.namespace = namespace
+        self.space = space
+
+    @property
+    def namespace(self) -> NamespaceKey:
+        """Its key."""
+        return self.space.namespace

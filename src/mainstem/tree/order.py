@@ -112,6 +112,10 @@ class EvictionOrder:
         self._now = now
         return now
 
+    def at(self, now: float) -> None:
+        """The latest time is this, which another order has given out."""
+        self._now = now
+
     def place(self, node: Node, now: float) -> None:
         """Take in a new node, which nobody has locked."""
         node.ring = self._ordinary

@@ -8,48 +8,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from mainstem.errors import OutOfSlots
 from mainstem.pages import Run, SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
+from mainstem.tree.continuations import continuations
 from mainstem.tree.eviction import EvictionReason, OnEvict
+from mainstem.tree.fair import FairOrder, first_of
 from mainstem.tree.hints import CacheHints, Retention
 from mainstem.tree.integrity import check_tree
 from mainstem.tree.interface import InsertResult, MatchResult, PeekResult, PrefixCache, PrefixHandle, Reuse
-from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, common_length, namespace_key
-from mainstem.tree.node import NO_TOKENS, ChildKey, Node, Root
+from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, namespace_key
+from mainstem.tree.node import NO_TOKENS, ChildKey, EdgeKey, Node, Root
 from mainstem.tree.order import RETENTION_BUDGET, EvictionOrder
-from mainstem.tree.sessions import Sessions
+from mainstem.tree.public import PublicPrefixes, Walk, follow, produced_by_others, walk_shared
+from mainstem.tree.sessions import SEVERAL, Sessions
+from mainstem.tree.tenancy import Account, Space, is_public, public_part
 
 RETURN_MARGIN = 2.0
 """What is expected back in some time is retained for so many times that."""
 
 
-class _Walk(NamedTuple):
-    """How far some tokens lead down the tree.
-
-    Attributes:
-        length: tokens matched, in whole pages.
-        path: the nodes that are matched to their end, from the top.
-        partial: the node after these, when only a beginning of it is matched.
-        within: how many tokens of `partial` are matched.
-    """
-
-    length: int
-    path: list[Node]
-    partial: Node | None
-    within: int
-
-
 class RadixCache(PrefixCache):
-    """A prefix cache in a radix tree, one tree per namespace, all in one pool.
+    """A prefix cache in a radix tree, one tree per namespace, all in one pool; see `public` for what they share.
 
     Args:
         capacity: slots of the pool, a multiple of `page_size`.
         page_size: tokens in a page.
         retention_budget: share of the pool in which retention counts.
+        by_tenant: whether who holds most gives way first, a tenant being named by the first two parts of a namespace;
+            otherwise it is the least valuable of all.
+        tenant_quota: share of the pool that a tenant's unlocked tokens may take.
+        share_after: so many tenants must have produced a prefix to make it public; 0 for never.
         clock: seconds, never going back.
 
     Attributes:
@@ -65,13 +56,18 @@ class RadixCache(PrefixCache):
         page_size: int = 1,
         *,
         retention_budget: float = RETENTION_BUDGET,
+        by_tenant: bool = False,
+        tenant_quota: float = 1.0,
+        share_after: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(capacity, page_size)
         self._roots: dict[NamespaceKey, Root] = {}
-        self._order = EvictionOrder(retention_budget * self.capacity, clock)
+        self._order = FairOrder(retention_budget * self.capacity, clock, by_tenant=by_tenant)
         self._sessions = Sessions(self._order)
-        self._nothing = Root((), self._order)
+        self._nothing = Root(Space((), Account((), EvictionOrder(0.0))), self._order)
+        self._public = PublicPrefixes(share_after)
+        self._quota = int(tenant_quota * self.capacity)
         self._is_cached = np.zeros(self.capacity, dtype=np.bool_)
         self.on_evict: list[OnEvict] = [self._sessions.evicted]
         self.evicted_by_reason = dict.fromkeys(EvictionReason, 0)
@@ -88,6 +84,12 @@ class RadixCache(PrefixCache):
         walk = self._walk(namespace_key(namespace), as_tokens(tokens))
         return PeekResult(walk.length, _unlocked_tokens(walk))
 
+    def continuations(self, handle: PrefixHandle, tail: TokenArray, length: int, paths: int) -> list[TokenArray]:
+        node = self._node_of(handle)
+        if self.page_size > 1 or node is self._nothing:
+            return []
+        return continuations(node, tail, length, paths)
+
     def lock(self, handle: PrefixHandle) -> None:
         node = self._node_of(handle)
         node.pins += 1
@@ -102,6 +104,11 @@ class RadixCache(PrefixCache):
         node = self._node_of(handle)
         if node.pins == 0:
             raise ValueError("this prefix is not locked: it was unlocked more often than it was locked")
+        self._unlock(node)
+        if self._quota < self.capacity:
+            self._hold_quota(node.space.account)
+
+    def _unlock(self, node: Node) -> None:
         node.pins -= 1
         now = self._order.tick()
         while node.parent is not None:
@@ -121,15 +128,40 @@ class RadixCache(PrefixCache):
         if slots is None:
             self._require_room(len(tokens) - walk.length, walk)
             path = self._settle(walk)
-            runs = self._allocate_beside(path, len(tokens) - walk.length)
+            with self._order.asking(key, len(tokens) - walk.length):
+                runs = self._allocate_beside(path, len(tokens) - walk.length)
         else:
             runs = runs_of(np.asarray(slots)[walk.length : len(tokens)])
             self._require_held(runs)
             path = self._settle(walk)
         if runs:
-            path.append(self._grow(path[-1] if path else self._root(key), tokens[walk.length :].copy(), runs))
+            self._grow_path(path, key, tokens, walk.length, runs)
         self._touch(path)
+        if runs and self._public.share_after and public_part(key) is not None:
+            path = self._share(path, key, tokens)
+        if runs and self._quota < self.capacity:
+            self.lock(path[-1])
+            self._hold_quota(path[-1].space.account)
+            self._unlock(path[-1])
         return InsertResult(len(tokens), walk.length, _slots_of(path), path[-1] if path else self._nothing)
+
+    def declare_public(self, tokens: Tokens, namespace: Namespace) -> None:
+        self._public.declare(namespace_key(namespace), as_tokens(tokens))
+
+    def reset_tenant(self, namespace: Namespace) -> int:
+        account = self._order.account(namespace_key(namespace))
+        if account is None:
+            return 0
+        evicted = self._evicted
+        dropped = self._evict(account.tokens, lambda: first_of(account), EvictionReason.RESET)
+        self._evicted = evicted
+        return dropped
+
+    def tokens_by_tenant(self) -> dict[Namespace, int]:
+        return {
+            tuple(part for _, part in account.key): account.tokens  # type: ignore[misc]
+            for account in list(self._order.accounts.values())  # other threads may ask
+        }
 
     def evict(self, n: int) -> int:
         if n < 0:
@@ -162,12 +194,14 @@ class RadixCache(PrefixCache):
             reason = why or node.fate
             for listener in self.on_evict:
                 listener(node, kept, reason)
+            space = node.space
             if kept:
                 gone.append(self._trim(node, wanted))
             else:
                 gone.append(node.slots)
                 self._drop(node)
             wanted -= len(gone[-1])
+            self._order.note(space, -len(gone[-1]))
             self.evicted_by_reason[reason] += len(gone[-1])
         if not gone:
             return 0
@@ -182,8 +216,9 @@ class RadixCache(PrefixCache):
     def begin(self, tokens: Tokens, namespace: Namespace, match: MatchResult, hints: CacheHints) -> None:
         tokens = as_tokens(tokens)
         goes_on = len(tokens) - match.length >= self.page_size
-        next_key = self._child_key(tokens, match.length) if goes_on else None
-        self._sessions.begin(namespace_key(namespace), hints, self._node_of(match.handle), next_key)
+        key, node = namespace_key(namespace), self._node_of(match.handle)
+        next_key = self._key_below(node, key, self._child_key(tokens, match.length)) if goes_on else None
+        self._sessions.begin(key, hints, node, next_key)
 
     def end(self, tokens: Tokens, namespace: Namespace, handle: PrefixHandle | None, hints: CacheHints) -> None:
         key = namespace_key(namespace)
@@ -204,6 +239,10 @@ class RadixCache(PrefixCache):
         for node in reversed(path):
             self._order.retain(node, retention)
 
+    def allocate(self, n: int, *, after: int | None = None, namespace: Namespace = ()) -> SlotArray:
+        with self._order.asking(namespace_key(namespace), n):
+            return super().allocate(n, after=after)
+
     def free(self, slots: SlotArray) -> None:
         runs = disjoint_runs(slots)
         self._require_whole_pages(runs)
@@ -216,7 +255,7 @@ class RadixCache(PrefixCache):
 
     def check_integrity(self) -> None:
         self.allocator.check_integrity()
-        found = check_tree(self._roots, self._order, self.page_size, self._child_key)
+        found = check_tree(self._roots, self._order, self.page_size, self._key_of)
         assert found.num_nodes == self._num_nodes, "nodes are miscounted"
         assert found.evictable == self._evictable, "evictable tokens are miscounted"
         assert len(found.slots) == self._cached_tokens, "cached tokens are miscounted"
@@ -229,30 +268,37 @@ class RadixCache(PrefixCache):
         assert stats.free + stats.evictable + stats.protected == stats.capacity, "slots do not add up"
         assert stats.protected == stats.held + found.locked, "protected slots are not those locked and held"
 
-    def _child_key(self, tokens: TokenArray, at: int) -> ChildKey:
-        """Under which a parent keeps the edge that begins with `tokens[at:]`."""
+    def _child_key(self, tokens: TokenArray, at: int) -> EdgeKey:
+        """Of the edge that begins with `tokens[at:]`."""
         if self.page_size == 1:
             return tokens.item(at)
         return tokens[at : at + self.page_size].tobytes()
 
-    def _walk(self, namespace: NamespaceKey, tokens: TokenArray) -> _Walk:
+    def _walk(self, namespace: NamespaceKey, tokens: TokenArray) -> Walk:
         """Follow `tokens` down the tree, changing nothing."""
-        path: list[Node] = []
-        node: Node | None = self._roots.get(namespace)
-        length, end = 0, len(tokens) - len(tokens) % self.page_size
-        while node is not None and length < end:
-            node = node.children.get(self._child_key(tokens, length))
-            if node is None:
-                break
-            same = common_length(node.key, tokens[length : min(length + len(node.key), end)])
-            if same < len(node.key):
-                same -= same % self.page_size
-                return _Walk(length + same, path, node, same)
-            path.append(node)
-            length += same
-        return _Walk(length, path, None, 0)
+        root = self._roots.get(namespace)
+        own = Walk(0, [], None, 0)
+        if root is not None and len(tokens) >= self.page_size:
+            own = follow(root, self._child_key(tokens, 0), tokens, 0, self._child_key, self.page_size)
+        public = public_part(namespace) if self._public else None
+        shared = self._roots.get(public) if public is not None else None
+        if shared is None:
+            return own
+        other = walk_shared(shared, namespace, tokens, self._child_key, self.page_size)
+        return own if own.length > other.length else other
 
-    def _settle(self, walk: _Walk) -> list[Node]:
+    def _key_below(self, node: Node, namespace: NamespaceKey, key: EdgeKey) -> ChildKey:
+        """Under which a node keeps an edge of a namespace that begins with what `_child_key` says."""
+        if is_public(node.space.namespace) and not is_public(namespace):
+            return (namespace, key)
+        return key
+
+    def _key_of(self, node: Node, at: int = 0) -> ChildKey:
+        """Under which its parent keeps a node."""
+        assert node.parent is not None
+        return self._key_below(node.parent, node.space.namespace, self._child_key(node.key, at))
+
+    def _settle(self, walk: Walk) -> list[Node]:
         """The nodes of what was matched; splits the last one if need be, so that they end where the match does."""
         if walk.partial is not None:
             walk.path.append(self._split(walk.partial, walk.within))
@@ -264,7 +310,7 @@ class RadixCache(PrefixCache):
         The lower half stays the node that it was, so that whoever locked it goes on locking both.
         """
         upper = self._replace(node, at)
-        upper.children[self._child_key(node.key, at)] = node
+        upper.children[self._child_key(node.key, at)] = node  # both are in the same space
         upper.locks = node.locks
         upper.user = node.user
         node.key = node.key[at:]
@@ -279,13 +325,89 @@ class RadixCache(PrefixCache):
         parent = node.parent
         assert parent is not None
         upper = Node(node.key[:length], node.slots[:length], parent, self._order)
-        parent.children[self._child_key(node.key, 0)] = upper
+        upper.space = node.space
+        parent.children[self._key_of(node)] = upper
         return upper
 
-    def _grow(self, parent: Node, key: TokenArray, runs: Sequence[Run]) -> Node:
-        """Add a leaf below `parent`; the array `key` becomes the tree's own."""
+    def _grow_path(
+        self, path: list[Node], namespace: NamespaceKey, tokens: TokenArray, length: int, runs: Sequence[Run]
+    ) -> None:
+        """Add the tokens after the first `length` at the end of a path: what is public of them, then the rest."""
+        public = self._public_length(path, namespace, tokens) if self._public else 0
+        if public <= length:
+            path.append(self._grow(path[-1] if path else None, namespace, tokens[length:].copy(), runs))
+            return
+        slots = slots_of(runs)
+        shared = namespace if is_public(namespace) else public_part(namespace)
+        assert shared is not None
+        for key, start, stop in ((shared, length, public), (namespace, public, len(tokens))):
+            if start < stop:
+                part = runs_of(slots[start - length : stop - length])
+                path.append(self._grow(path[-1] if path else None, key, tokens[start:stop].copy(), part))
+
+    def _public_length(self, path: list[Node], namespace: NamespaceKey, tokens: TokenArray) -> int:
+        """How many leading tokens are to be public nodes: what is declared, unless a namespace holds it already."""
+        if path and not is_public(path[-1].space.namespace):
+            return 0
+        length = self._public.declared_length(namespace, tokens)
+        return length - length % self.page_size
+
+    def _share(self, path: list[Node], namespace: NamespaceKey, tokens: TokenArray) -> list[Node]:
+        """Make public what enough tenants have produced of a path; returns the path, which may be split once more."""
+        public = public_part(namespace)
+        assert public is not None
+        root = self._roots.get(public)
+        length = produced_by_others(
+            self._roots, namespace, lambda other: self._walk(other, tokens).length, self._public.share_after - 1
+        )
+        length -= length % self.page_size
+        depth = sum(is_public(node.space.namespace) for node in path)
+        held = sum(len(node.key) for node in path[:depth])
+        above = path[depth - 1] if depth else root
+        if length <= held or (above is not None and self._child_key(tokens, held) in above.children):
+            return path
+        return self._publish(path, depth, public, length - held)
+
+    def _publish(self, path: list[Node], depth: int, public: NamespaceKey, length: int) -> list[Node]:
+        """Move the first `length` tokens of a path after its `depth` public nodes into the public tree."""
+        moved, rest = [], path[depth:]
+        while length > 0:
+            moved.append(rest.pop(0) if len(rest[0].key) <= length else self._split(rest[0], length))
+            length -= len(moved[-1].key)
+        top = moved[0]
+        before = top.parent
+        assert before is not None
+        del before.children[self._key_of(top)]
+        above = before
+        if isinstance(before, Root):
+            above = top.parent = self._root(public)
+            if not before.children:
+                del self._roots[before.namespace]
+        space, now = self._order.space(public), self._order.tick()
+        for node in reversed(moved):
+            children, node.children = node.children, {}
+            self._order.move(node, space, now)
+            node.user = SEVERAL
+            for child in children.values():
+                node.children[self._key_of(child)] = child
+        above.children[self._key_of(top)] = top
+        path = path[:depth] + moved + rest
+        self._touch(path)
+        return path
+
+    def _hold_quota(self, account: Account) -> None:
+        """Evict what a tenant has more than its quota, as far as it is not locked."""
+        over = account.tokens - self._quota
+        if over > 0 and not account.is_public:
+            self._evict(over, lambda: first_of(account), EvictionReason.QUOTA)
+
+    def _grow(self, parent: Node | None, namespace: NamespaceKey, key: TokenArray, runs: Sequence[Run]) -> Node:
+        """Add a leaf below `parent`, or at the top; the array `key` becomes the tree's own."""
+        parent = parent or self._root(namespace)
         leaf = Node(key, slots_of(runs), parent, self._order)
-        parent.children[self._child_key(key, 0)] = leaf
+        leaf.space = self._order.space(namespace)
+        parent.children[self._key_of(leaf)] = leaf
+        self._order.note(leaf.space, len(key))
         self._order.place(leaf, self._order.tick())
         self._order.branched(parent)
         self._mark(runs, True)
@@ -298,7 +420,7 @@ class RadixCache(PrefixCache):
     def _root(self, namespace: NamespaceKey) -> Root:
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = Root(namespace, self._order)
+            root = self._roots[namespace] = Root(self._order.space(namespace), self._order)
         return root
 
     def _touch(self, path: list[Node]) -> None:
@@ -311,7 +433,7 @@ class RadixCache(PrefixCache):
         """Take a leaf out of the tree, and its root with it if nothing is left."""
         parent = leaf.parent
         assert parent is not None
-        del parent.children[self._child_key(leaf.key, 0)]
+        del parent.children[self._key_of(leaf)]
         self._order.remove(leaf)
         self._num_nodes -= 1
         leaf.bury()
@@ -341,7 +463,7 @@ class RadixCache(PrefixCache):
                 raise ValueError("this prefix has been evicted, at least in part; match it again and lock it at once")
         raise ValueError("this handle is not of this cache")
 
-    def _require_room(self, n: int, walk: _Walk) -> None:
+    def _require_room(self, n: int, walk: Walk) -> None:
         """Raise OutOfSlots unless `n` slots can be had without evicting what `walk` has matched."""
         available = self.allocator.num_free + self._evictable - _unlocked_tokens(walk)
         if n > available:
@@ -354,7 +476,7 @@ class RadixCache(PrefixCache):
         last = path[-1]
         self.lock(last)
         runs = self._allocate_runs(n, last.slots.item(-1))
-        self.unlock(last)
+        self._unlock(last)
         return runs
 
     def _mark(self, runs: Sequence[Run], cached: bool) -> int:
@@ -382,7 +504,7 @@ def _slots_of(path: Sequence[Node]) -> SlotArray:
     return np.concatenate([node.slots for node in path]) if path else NO_TOKENS
 
 
-def _unlocked_tokens(walk: _Walk) -> int:
+def _unlocked_tokens(walk: Walk) -> int:
     """How many tokens of a walk no lock protects."""
     unlocked = sum(len(node.key) for node in walk.path if node.locks == 0)
     if walk.partial is not None and walk.partial.locks == 0:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from mainstem.tree.eviction import EvictionReason
+from mainstem.tree.fair import FairOrder
 from mainstem.tree.hints import CacheHints
 from mainstem.tree.keys import NamespaceKey
 from mainstem.tree.node import ChildKey, Node
-from mainstem.tree.order import EvictionOrder
 
 MAX_SESSIONS = 20_000
 """Sessions that are remembered, whether they are over or not; the least recently used are forgotten."""
@@ -109,7 +109,7 @@ class Sessions:
         order: of its nodes.
     """
 
-    def __init__(self, order: EvictionOrder) -> None:
+    def __init__(self, order: FairOrder) -> None:
         self._order = order
         self._known: OrderedDict[tuple[NamespaceKey, str], Session] = OrderedDict()
         self._records: OrderedDict[tuple[NamespaceKey, str], SourceRecord] = OrderedDict()

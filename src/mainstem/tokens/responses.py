@@ -1,0 +1,110 @@
+"""Items and tools in the form of OpenAI's Responses, read into those of a `Conversation`.
+
+It knows this one form, and nothing of HTTP, of stored responses or of any template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mainstem.errors import InvalidRequest
+from mainstem.tokens.chat import read_breakpoints, read_function, read_parts, refuse
+from mainstem.tokens.conversation import Message, Tool, ToolCall
+from mainstem.tokens.placed import CallPaths, Placed, part_paths
+
+
+def read_input(value: Any) -> tuple[Placed, ...]:
+    """The messages in `input`: a text of the user's, or a list of items.
+
+    Items that belong to one turn of the assistant's (its thoughts, what it said and called) become one message.
+
+    Raises:
+        InvalidRequest: naming the item that is wrong, or not supported.
+    """
+    if isinstance(value, str):
+        return (Placed(Message(role="user", parts=(value,)), "input", ("input",)),)
+    if not isinstance(value, list) or not value:
+        refuse("input", "must be a string or a list of at least one item")
+    read: list[Placed] = []
+    for i, item in enumerate(value):
+        placed = _item(f"input[{i}]", item)
+        before = read[-1] if read else None
+        if before is not None and _goes_on(before.message, placed.message):
+            read[-1] = _merged(before, placed)
+        else:
+            read.append(placed)
+    return tuple(read)
+
+
+def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
+    """The tools of a request; none if there are none.
+
+    Raises:
+        InvalidRequest: naming the tool that is no function with a name.
+    """
+    return tuple(_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools or ()))
+
+
+def _item(where: str, item: Any) -> Placed:
+    if not isinstance(item, Mapping):
+        refuse(where, "must be an object")
+    match item:
+        case {"type": "function_call", "call_id": str() as call_id, "name": str() as name, "arguments": str() as text}:
+            message = Message(role="assistant", tool_calls=(ToolCall(call_id, name, text),))
+            return Placed(message, where, calls=(CallPaths(f"{where}.name", f"{where}.arguments"),))
+        case {"type": "function_call_output", "call_id": str() as call_id, "output": output}:
+            parts = read_parts(f"{where}.output", output)
+            marks = read_breakpoints(f"{where}.output", output)
+            message = Message(role="tool", parts=parts, tool_call_id=call_id, breakpoints=marks)
+            return Placed(message, where, part_paths(f"{where}.output", output, parts))
+        case {"type": "reasoning"}:
+            return Placed(Message(role="assistant", reasoning=_thoughts(item)), where, reasoning=where)
+        case {"role": "user" | "system" | "developer" | "assistant" as role} if item.get("type") in (None, "message"):
+            parts = read_parts(f"{where}.content", item.get("content"))
+            marks = read_breakpoints(f"{where}.content", item.get("content"))
+            message = Message(role=role, parts=parts, breakpoints=marks)
+            return Placed(message, where, part_paths(f"{where}.content", item.get("content"), parts))
+    kind = item.get("type")
+    if kind in ("function_call", "function_call_output"):
+        refuse(where, f"is a {kind} that lacks a field, or has one of the wrong type")
+    raise InvalidRequest(
+        f"{where} has type {kind!r} and role {item.get('role')!r}; messages, function calls, their outputs and "
+        "reasoning are supported",
+        param=where,
+    )
+
+
+def _thoughts(item: Mapping[str, Any]) -> str | None:
+    """What a reasoning item says; its summary where it does not have the thoughts themselves."""
+    for key in ("content", "summary"):
+        parts = item.get(key)
+        if isinstance(parts, list) and parts:
+            texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+            return "\n".join(text for text in texts if isinstance(text, str))
+    return None
+
+
+def _goes_on(before: Message, message: Message) -> bool:
+    """Whether a message is of the same turn as the one before: thoughts come first, then what is said, then calls."""
+    if not before.role == message.role == "assistant" or message.reasoning is not None:
+        return False
+    return not (message.parts and (before.parts or before.tool_calls))
+
+
+def _merged(before: Placed, after: Placed) -> Placed:
+    message = Message(
+        role="assistant",
+        parts=before.message.parts + after.message.parts,
+        reasoning=before.message.reasoning,
+        tool_calls=before.message.tool_calls + after.message.tool_calls,
+        breakpoints=before.message.breakpoints
+        + tuple(mark._replace(part=len(before.parts) + mark.part) for mark in after.message.breakpoints),
+    )
+    return before._replace(message=message, parts=before.parts + after.parts, calls=before.calls + after.calls)
+
+
+def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
+    if tool.get("type") != "function":
+        refuse(f"{where}.type", f"is {tool.get('type')!r}; only function tools are supported")
+    return read_function(where, tool)
