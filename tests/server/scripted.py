@@ -14,7 +14,7 @@ from mainstem.params import SamplingParams
 from mainstem.server.generation import Part, Usage
 from mainstem.server.lifetime import NO_WISHES
 from mainstem.server.prompts import Prompt
-from mainstem.tree import Namespace, TokenArray
+from mainstem.tree import NO_HINTS, CacheHints, Namespace, TokenArray
 
 
 class ScriptedGeneration:
@@ -63,6 +63,8 @@ class ScriptedEngine(AsyncEngine):
         *,
         namespace: Namespace = (),  # noqa: ARG002 - nothing is cached here
         request_id: str | None = None,  # noqa: ARG002
+        hints: CacheHints = NO_HINTS,  # noqa: ARG002
+        prewarm: bool = False,  # noqa: ARG002
     ) -> AsyncGenerator[RequestOutput, None]:
         text = self.script(self.tokenizer.decode(prompt, skip_special_tokens=False))
         ids = self.tokenizer.encode(text).tolist()[: params.max_tokens]

@@ -41,9 +41,10 @@ def empty_cache(http: httpx.Client) -> None:
 
 
 def ask(claude: anthropic.Anthropic, system: Any, said: Any = "Hello there.", **fields: Any) -> anthropic.types.Message:
-    return claude.messages.create(
+    message: anthropic.types.Message = claude.messages.create(
         model=MODEL, system=system, messages=[{"role": "user", "content": said}], **{"max_tokens": 2, **fields}
     )
+    return message
 
 
 def test_cache_control_keeps_the_prompt_up_to_its_block(server: BackgroundServer, claude: anthropic.Anthropic) -> None:
@@ -109,11 +110,9 @@ def test_markers_never_reach_a_prompt_of_openais_apis(sdk: openai.OpenAI) -> Non
 
 def test_an_explicit_breakpoint_takes_the_requests_time_to_live(server: BackgroundServer, sdk: openai.OpenAI) -> None:
     content: Any = [{**PLAIN[1], "prompt_cache_breakpoint": {"mode": "explicit"}}, PLAIN[0]]
+    options: Any = {"mode": "explicit", "ttl": "12h"}  # the SDK knows this time for responses only
     sdk.chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": content}],
-        max_tokens=2,
-        prompt_cache_options={"mode": "explicit", "ttl": "12h"},
+        model=MODEL, messages=[{"role": "user", "content": content}], max_tokens=2, prompt_cache_options=options
     )
     assert list(retained(server)) == [Retention.of(12 * 3600.0)]
 
