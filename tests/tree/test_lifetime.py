@@ -207,3 +207,16 @@ def test_one_sources_errors_do_not_cost_another_its_belief(cache: RadixCache) ->
 @pytest.mark.parametrize(("asked", "given"), [(1.0, 30.0), (300.0, 300.0), (301.0, 900.0), (1e9, 86400.0)])
 def test_lifetimes_are_rounded_up_to_a_few(asked: float, given: float) -> None:
     assert Retention.of(asked).ttl_s == given
+
+
+def test_a_request_may_end_after_its_tenants_quota_took_what_it_left() -> None:
+    cache = RadixCache(100, by_tenant=True, tenant_quota=0.2)
+    tokens, space, hints = list(range(50)), ("tenant", "a"), CacheHints(session="s", ends_session=True, keep=keep(50))
+    match = cache.match_prefix(tokens, space)
+    cache.begin(tokens, space, match, hints)
+    handle = cache.insert(tokens, space, slots=cache.allocate(50, namespace=space)).handle
+    cache.lock(handle)
+    cache.unlock(handle)
+    cache.end(tokens, space, handle, hints)
+    cache.check_integrity()
+    assert cache.peek(tokens, space).length == 20
