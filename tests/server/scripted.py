@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mainstem.engine import AsyncEngine, RequestOutput, RequestUsage
+from mainstem.explain import Origin
 from mainstem.params import SamplingParams
 from mainstem.server.generation import Part, Usage
 from mainstem.server.lifetime import NO_WISHES
@@ -29,6 +30,8 @@ class ScriptedGeneration:
     num_choices = 1
     prompts = (Prompt(np.arange(10, dtype=np.int32), None),)
     lifetime = NO_WISHES
+    origin = Origin(id="scripted")
+    diagnoses: ClassVar[list[Any]] = []
 
     def __init__(self, text: str, *, finish_reason: Any = "stop", stop_reason: str | None = None) -> None:
         self._pieces = re.findall(r"(?s).{1,4}", text) or [""]
@@ -62,7 +65,7 @@ class ScriptedEngine(AsyncEngine):
         params: SamplingParams,
         *,
         namespace: Namespace = (),  # noqa: ARG002 - nothing is cached here
-        request_id: str | None = None,  # noqa: ARG002
+        origin: Origin | None = None,  # noqa: ARG002
         hints: CacheHints = NO_HINTS,  # noqa: ARG002
         prewarm: bool = False,  # noqa: ARG002
     ) -> AsyncGenerator[RequestOutput, None]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -58,7 +59,7 @@ class ChatClient:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         # A long prompt on a slow machine is silent for minutes before its first token: only connecting is timed.
         self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(None, connect=5.0))
-        self.model = model or self._first_model()
+        self.model = self._first_model() if model is None else model
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +112,17 @@ class ChatClient:
             ttft_s=total_s if ttft_s is None else ttft_s,
             total_s=total_s,
         )
+
+    def explain(self, request_id: str) -> dict[str, Any]:
+        """Why the tokens of a request's prompt were not cached, as the server tells; `last` for its latest one."""
+        address = f"{self.base_url.removesuffix('/v1')}/cache/explain/{quote(request_id, safe='')}"
+        try:
+            response = self._http.get(address)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        self._check(response)
+        told: dict[str, Any] = response.json()
+        return told
 
     def _first_model(self) -> str:
         try:

@@ -24,6 +24,7 @@ from mainstem.engine.scoring import Scoring
 from mainstem.engine.speculation import Speculation, follow
 from mainstem.engine.thrash import SAMPLE_S, ThrashWatch
 from mainstem.errors import EngineDied, EngineFailed, InvalidRequest, MainstemError
+from mainstem.explain import Origin, Recorder
 from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample, token_logprobs
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput, Upkeep
@@ -52,6 +53,7 @@ class EngineCore:
         cache: the prefix cache.
         scheduler: over the same cache.
         cascade: read shared prefixes once a step instead of once a row.
+        recorder: notes why tokens were not cached; it becomes the scheduler's observer.
         speculation: what drafts tokens, over the same scheduler; None for nothing.
         upkeep: what is done for the cache between two steps.
     """
@@ -64,9 +66,13 @@ class EngineCore:
         scheduler: Scheduler,
         *,
         cascade: bool = True,
+        recorder: Recorder | None = None,
         speculation: Speculation | None = None,
         upkeep: Upkeep | None = None,
     ) -> None:
+        self.recorder = recorder
+        if recorder is not None:
+            scheduler.observer = recorder
         self.runner = runner
         self.tokenizer = tokenizer
         self.cache = cache
@@ -156,6 +162,7 @@ class EngineCore:
         recorded: TokenArray | None = None,
         lease: Lease | None = None,
         constraint: Constraint | None = None,
+        origin: Origin | None = None,
         hints: CacheHints = NO_HINTS,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
@@ -171,6 +178,7 @@ class EngineCore:
                 else; how `params` would end it does not count.
             lease: for a single reply, gets the lock on all that was computed if the reply ends of itself.
             constraint: what `constrain` made of these parameters; by default it is made here.
+            origin: where the prompt came from, for its record.
             hints: what the caller says about the future of what is computed.
 
         Raises:
@@ -188,7 +196,14 @@ class EngineCore:
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
             request = Request(
-                request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived, hints=hints
+                request_id,
+                prompt,
+                params,
+                max_tokens=wanted,
+                namespace=namespace,
+                arrival=arrived,
+                origin=origin,
+                hints=hints,
             )
             reply = Reply(
                 request,
@@ -334,6 +349,8 @@ class EngineCore:
         self._steps += 1
         self._note_peaks()
         now = time.perf_counter()
+        if self.recorder is not None:
+            self.recorder.stepped(output, now - started)
         for request, error in failed.items():
             if request not in requeued:
                 self._fail(request, EngineFailed(error))
@@ -449,6 +466,7 @@ class EngineCore:
             peak_unshared_tokens=self._peak_unshared_tokens,
             masks=self._masks,
             mask_seconds=self._mask_seconds,
+            misses={} if self.recorder is None else dict(self.recorder.counts),
             drafted_tokens=self._drafted_tokens,
             accepted_tokens=self._accepted_tokens,
             recomputed_tokens=self.scheduler.recomputed.total,

@@ -1,5 +1,6 @@
 """Which requests run in the next step, and how many tokens of each."""
 
+from mainstem.scheduler.observer import SchedulerObserver
 from mainstem.scheduler.request import Request, RequestState, TokenBuffer
 from mainstem.scheduler.scheduler import (
     DECODE_RESERVATION,
@@ -22,6 +23,7 @@ __all__ = [
     "RequestState",
     "ScheduledTokens",
     "Scheduler",
+    "SchedulerObserver",
     "SchedulerOutput",
     "ScoredTokens",
     "TokenBuffer",

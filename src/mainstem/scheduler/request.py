@@ -71,6 +71,7 @@ class Request:
         max_tokens: most tokens to generate, at least 1, already fitted to the context.
         namespace: which part of the prefix cache it may read and write.
         arrival: `time.perf_counter()` when it was submitted.
+        origin: where it came from, for whoever observes the scheduler.
         score_from: None to generate. Otherwise nothing is sampled: the request ends when its prompt is computed, and
             the logits of its tokens from this position on are wanted on the way.
         hints: what its client says about the future of what it computes.
@@ -90,12 +91,15 @@ class Request:
         arrival: float = 0.0,
         score_from: int | None = None,
         hints: CacheHints = NO_HINTS,
+        origin: object = None,
     ) -> None:
         self.id = request_id
         self.params = params
         self.max_tokens = max_tokens
         self.namespace = namespace
         self.arrival = arrival
+        self.origin = origin
+        self.record: object = None  # what an observer notes of it
         self.score_from = score_from  # moves on as they are computed
         self.hints = hints
         self.tokens = TokenBuffer(prompt)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from mainstem.errors import OutOfSlots, PromptTooLong
 from mainstem.pages import SlotArray
+from mainstem.scheduler.observer import SchedulerObserver
 from mainstem.scheduler.recomputed import Recomputed
 from mainstem.scheduler.request import Request, RequestState
 from mainstem.tree import PrefixCache, PrefixHandle, Reuse, common_length
@@ -112,6 +113,9 @@ class Scheduler:
         max_model_len: longest prompt plus reply.
         cache_reserve: share of the pool that a new request may not take from the cache while others run.
         clock: seconds, for the time of admission.
+
+    Attributes:
+        observer: is told who is admitted and who leaves.
     """
 
     def __init__(
@@ -137,6 +141,7 @@ class Scheduler:
         self.counts = SchedulerCounts()
         self.cache_reserve = cache_reserve
         self.recomputed = Recomputed()
+        self.observer = SchedulerObserver()
         self._clock = clock
         self._orders = count()
         # Of the step that is under way: requests that joined it relying on tokens that others compute in it, and the
@@ -171,6 +176,7 @@ class Scheduler:
         """Take a request out, at any moment between two steps; what it computed stays in the prefix cache."""
         if request.state is RequestState.FINISHED:
             return
+        self.observer.finished(request)
         computed, left = request.num_computed, None
         if request.state is RequestState.WAITING:
             self.waiting.remove(request)
@@ -430,6 +436,7 @@ class Scheduler:
         if room.available < room.needed + headroom or not _rows_left(request, output):
             return 0
         self._start(request, donor)
+        self.observer.needs_room(request)
         request.table.append(self.cache.allocate(room.needed, after=request.table.last, namespace=request.namespace))
         num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
@@ -467,6 +474,7 @@ class Scheduler:
             self.recomputed.look(request.tokens.array, request.namespace, request.num_cached)
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
+            self.observer.admitted(request, self.running)
         request.common_lengths.clear()
         self.waiting.remove(request)
         request.state = RequestState.RUNNING
@@ -491,6 +499,7 @@ class Scheduler:
         return True
 
     def _reserve(self, request: Request, num_slots: int) -> bool:
+        self.observer.needs_room(request)
         try:
             request.table.append(
                 self.cache.allocate(self._whole_pages(num_slots), after=request.table.last, namespace=request.namespace)

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mainstem.errors import ConfigError, MainstemError
-from mainstem.server import chat, completions, messages, render, responses, system
+from mainstem.server import chat, completions, explain, messages, render, responses, system
 from mainstem.server.access_log import AccessLog
 from mainstem.server.auth import ApiKeys, tenant_namespace
 from mainstem.server.boundary import Boundary
@@ -74,7 +74,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
     app.add_exception_handler(MainstemError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    for part in (chat, render, completions, responses, messages, system):
+    for part in (chat, render, completions, responses, messages, explain, system):
         app.include_router(part.router(service), responses=REFUSALS)
     return app
 

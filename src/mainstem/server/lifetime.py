@@ -41,7 +41,7 @@ class OptionsBody(Body):
     mode: str | None = None
     ttl: str | None = None
     prewarm: bool | None = None
-    comparison_response_id: str | None = None
+    comparison_response_id: Any = None
 
 
 class LifetimeBody(Body):

@@ -65,12 +65,12 @@ async def encode_text(service: Service, text: str, *, add_special_tokens: bool, 
     _check_characters(service, len(text), param)
     tokenizer = service.engine.tokenizer
     encode = tokenizer.encode_prompt if add_special_tokens else tokenizer.encode
-    return await _off_loop(len(text), lambda: encode(text))
+    return await off_loop(len(text), lambda: encode(text))
 
 
 async def decode_ids(service: Service, ids: TokenArray) -> str:
     """Text of token ids, special tokens included."""
-    return await _off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
+    return await off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
 
 
 async def encode_chat(
@@ -102,7 +102,7 @@ async def encode_chat(
         known = history.encode(history.cut(text), namespace=conversation.namespace, meaning=meaning)
         return Prompt(known.ids, known.text, known, locate(conversation, known, tokenizer.encode))
 
-    return await _off_loop(characters, work)
+    return await off_loop(characters, work)
 
 
 def token_ids(value: Any, vocab_size: int, name: str) -> TokenArray:
@@ -168,7 +168,8 @@ def _check_characters(service: Service, characters: int, param: str) -> None:
         )
 
 
-async def _off_loop(size: int, work: Callable[[], T]) -> T:
+async def off_loop(size: int, work: Callable[[], T]) -> T:
+    """What `work` gives; from a worker thread if there are many characters, or ids, to work on."""
     return await asyncio.to_thread(work) if size > THREAD_CHARACTERS else work()
 
 

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS, SamplingParams
 from mainstem.server.auth import tenant_of
+from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
 from mainstem.server.lifetime import OPENAI_TTL, LifetimeBody, read_lifetime
@@ -97,8 +98,15 @@ def router(service: Service) -> APIRouter:
 
         writer = ResponseWriter(service, _echo(body), ready, top_logprobs=_logprobs(body), keep=keep)
         with naming_schema(turn, schema_param="text.format.schema"):
+            origin = origin_of(
+                request,
+                writer.id,
+                conversation=turn.conversation,
+                key=body.prompt_cache_key,
+                compare_with=comparison_id(body.prompt_cache_options),
+            )
             generation = Generation(
-                service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id, lifetime=lifetime
+                service, [ready.prompt], ready.params, namespace=namespace, origin=origin, lifetime=lifetime
             )
             return await send(request, generation, writer, stream=bool(body.stream))
 
