@@ -252,3 +252,25 @@ def test_a_port_in_use_is_told_before_the_model_loads(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"error: port {port} on 127.0.0.1 is in use")
     assert ended.stderr.count("\n") == 1
+
+
+# -- doctor ----------------------------------------------------------------------------------------------------------
+
+
+def doctor(model: Path, *arguments: str) -> int:
+    return main(["doctor", "--model", str(model), *arguments])
+
+
+def test_doctor_finds_nothing_wrong_with_a_roomy_pool(roomy_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(roomy_model, *POOL) == 0
+    told = capsys.readouterr().out
+    assert "conversations that fit" in told
+    assert re.search(r"a step of \d+ prompt tokens takes [\d,]+ ms", told)
+    assert "WARN" not in told
+
+
+def test_doctor_says_what_to_change_and_fails(roomy_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(roomy_model, *POOL, "--max-num-batched-tokens", "64", "--prefix-cache", "none") == 1
+    told = capsys.readouterr().out
+    assert "--prefix-cache radix keeps it" in told
+    assert "--max-num-batched-tokens 256" in told

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from mainstem.errors import InvalidRequest, PromptTooLong
 from mainstem.server.errors import ApiError
+from mainstem.tokens.breakpoints import PromptBreakpoint, locate
 
 if TYPE_CHECKING:
     from mainstem.server.service import Service
@@ -31,12 +32,13 @@ MIN_CHARACTER_LIMIT = 200_000
 
 class Prompt(NamedTuple):
     """One prompt: its token ids (int32, at least one), its text where it was not sent as ids, and if it is a chat's,
-    where its tokens are from.
+    where its tokens are from and what of it is to be kept.
     """
 
     ids: TokenArray
     text: str | None
     known: KnownPrompt | None = None
+    breakpoints: tuple[PromptBreakpoint, ...] = ()
 
 
 async def completion_prompts(service: Service, value: Any, n: int) -> list[Prompt]:
@@ -98,7 +100,7 @@ async def encode_chat(
     def work() -> Prompt:
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
         known = history.encode(text, namespace=conversation.namespace, meaning=meaning)
-        return Prompt(known.ids, known.text, known)
+        return Prompt(known.ids, known.text, known, locate(conversation, known, tokenizer.encode))
 
     return await off_loop(characters, work)
 

@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from mainstem.errors import InvalidRequest
-from mainstem.tokens.conversation import ROLES, Message, Tool, ToolCall
+from mainstem.tokens.conversation import ROLES, Breakpoint, Message, Tool, ToolCall
 from mainstem.tokens.placed import CallPaths, Placed, part_paths
 
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+
+# What marks a breakpoint, and how long it holds if it does not say so; None for as long as the request says.
+_MARKERS: Mapping[str, str | None] = {"prompt_cache_breakpoint": None, "cache_control": "5m"}
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
@@ -64,7 +67,13 @@ def read_function(where: str, function: Mapping[str, Any], *, schema: str = "par
         refuse(f"{where}.description", "must be a string")
     if not isinstance(parameters, Mapping | None):
         refuse(f"{where}.{schema}", "must be a JSON schema, which is an object")
-    return Tool(name, description, parameters, strict=function.get("strict") is True)
+    return Tool(
+        name,
+        description,
+        parameters,
+        strict=function.get("strict") is True,
+        breakpoint=read_breakpoint(where, function),
+    )
 
 
 def read_parts(where: str, content: object) -> tuple[str, ...]:
@@ -100,6 +109,41 @@ def read_part(where: str, part: object) -> str:
     if not isinstance(text, str):
         refuse(f"{where}.{key}", "must be a string")
     return text
+
+
+def read_breakpoints(where: str, content: object) -> tuple[Breakpoint, ...]:
+    """The breakpoints on the parts of a message's content, as OpenAI or Anthropic write them.
+
+    Raises:
+        InvalidRequest: when one is malformed.
+    """
+    if isinstance(content, str) or not isinstance(content, Sequence):
+        return ()
+    found = (read_breakpoint(f"{where}[{i}]", part, i) for i, part in enumerate(content))
+    return tuple(mark for mark in found if mark is not None)
+
+
+def read_breakpoint(where: str, part: object, index: int = 0) -> Breakpoint | None:
+    """The breakpoint on one part, block or tool, if it has one.
+
+    Raises:
+        InvalidRequest: when it is malformed.
+    """
+    if not isinstance(part, Mapping):
+        return None
+    for key in _MARKERS:
+        match part.get(key):
+            case None:
+                continue
+            case {"ttl": str() as ttl}:
+                return Breakpoint(index, ttl)
+            case {"ttl": other} if other is not None:
+                refuse(f"{where}.{key}.ttl", f"must be a time such as '5m', got {other!r}")
+            case Mapping():
+                return Breakpoint(index, _MARKERS[key])
+            case other:
+                refuse(f"{where}.{key}", f"must be an object, got {other!r}")
+    return None
 
 
 def refuse(where: str, why: str) -> NoReturn:
@@ -142,6 +186,7 @@ def _read(message: Mapping[str, Any]) -> Message:
         tool_calls=() if calls is None else _tool_calls(".tool_calls", calls),
         tool_call_id=_text(message, "tool_call_id"),
         name=_text(message, "name"),
+        breakpoints=() if type(content) is str else read_breakpoints(".content", content),
     )
 
 
