@@ -23,6 +23,7 @@ SHAPE = ModelShape(
     num_active_parameters=80_000,
     weight_bytes=400_000,
     dtype=torch.float32,
+    kv_dtype=torch.float32,
 )
 
 
