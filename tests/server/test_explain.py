@@ -89,7 +89,13 @@ def sdk_anthropic(server: BackgroundServer) -> Iterator[anthropic.Anthropic]:
 @pytest.fixture(scope="module")
 def small(tiny_model: Path) -> Iterator[httpx.Client]:
     """A server whose pool holds one conversation and not two."""
-    config = EngineConfig(model=str(tiny_model), kv_memory=kv_memory_for(400), max_model_len=400, device="cpu")
+    config = EngineConfig(
+        model=str(tiny_model),
+        kv_memory=kv_memory_for(400),
+        max_model_len=400,
+        device="cpu",
+        high_watermark=1.0,  # else room is made between steps, for nobody
+    )
     with (
         BackgroundServer(
             AsyncEngine.load(config), ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL)
