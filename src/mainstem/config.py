@@ -100,6 +100,31 @@ class EngineConfig:
         "while requests wait, keep the prefixes of conversations that go on, and let others wait until there is room; "
         "with the radix tree only",
     )
+    cache_ttl: str = setting(
+        "0",
+        "drop what nobody has used for so long, such as 90s, 15m or 2h, though there is room; 0 for never. What many "
+        "share stays four times as long, what is retained as long as was asked for",
+        metavar="TIME",
+    )
+    retention_budget: float = setting(
+        0.5,
+        "share of the pool in which wishes for retention count; beyond it the least valuable of what is to be retained "
+        "goes in its turn, as if nobody had asked",
+        metavar="SHARE",
+    )
+    cache_reserve: float = setting(
+        0.2,
+        "share of the pool that new requests may not take from the cache while others run, so that a burst of them "
+        "does not flush it",
+        metavar="SHARE",
+    )
+    high_watermark: float = setting(
+        0.99,
+        "share of the pool in use above which room is made between steps, so that an arriving request need not wait "
+        "for it; 1 for never",
+        metavar="SHARE",
+    )
+    low_watermark: float = setting(0.97, "share of the pool in use down to which room is made then", metavar="SHARE")
     history_entries: int = setting(
         200_000,
         "messages and replies of chats whose exact token ids are remembered, so that a reply that comes back has the "
@@ -173,6 +198,14 @@ class EngineConfig:
             raise ConfigError(f"max_draft must be between 1 and {MAX_DRAFT}, got {self.max_draft}")
         if self.kv_memory is not None:
             parse_size(self.kv_memory)
+        parse_duration(self.cache_ttl)
+        for name in ("retention_budget", "cache_reserve", "high_watermark", "low_watermark"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        if self.low_watermark > self.high_watermark:
+            raise ConflictingSettings(
+                f"low_watermark {self.low_watermark:g} is above high_watermark {self.high_watermark:g}; lower it"
+            )
         if not 0 <= self.history_entries <= 100 * MAX_COUNT:
             raise ConfigError(f"history_entries must be between 0 and {100 * MAX_COUNT}, got {self.history_entries}")
         parse_size(self.history_memory)
@@ -193,6 +226,11 @@ class EngineConfig:
         if self.schedule != "auto":
             return self.schedule
         return "lpm" if self.prefix_cache == "radix" else "fcfs"
+
+    @property
+    def cache_ttl_s(self) -> float:
+        """`cache_ttl` in seconds; 0 for none."""
+        return parse_duration(self.cache_ttl)
 
     @property
     def draft_sources(self) -> tuple[str, ...]:
@@ -318,3 +356,23 @@ def parse_size(text: str) -> int:
     if not 0 < value < 2**60:
         raise ConfigError(f"'{text}' is not a usable size")
     return int(value)
+
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in a time such as `90s`, `15m`, `1.5h`, `1d` or `0`; a number alone is seconds.
+
+    Raises:
+        ConfigError: when the text is no time, or longer than a year.
+    """
+    stripped = text.strip().lower()
+    number = stripped.rstrip("smhd")
+    try:
+        seconds = float(number) * _SECONDS[stripped[len(number) :]]
+    except (ValueError, KeyError):
+        raise ConfigError(f"'{text}' is not a time; write for example 90s, 15m or 1h") from None
+    if not 0 <= seconds <= 366 * 86400:
+        raise ConfigError(f"'{text}' is not a usable time; give 0 to a year")
+    return seconds

@@ -9,8 +9,17 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from mainstem.cli.loading import LoadingDisplay, describe_budget, describe_template, format_bytes, loading_display
+from mainstem.cli.loading import (
+    LoadingDisplay,
+    describe_budget,
+    describe_findings,
+    describe_template,
+    format_bytes,
+    loading_display,
+)
+from mainstem.config import EngineConfig
 from mainstem.engine.budget import MemoryBudget
+from mainstem.engine.checks import check_engine
 from mainstem.tokens import Tokenizer
 from tests.support.tiny_models import save_tiny_tokenizer
 
@@ -39,12 +48,11 @@ def test_the_pool_is_told_in_whole_conversations() -> None:
     told = "\n".join(describe_budget(budget(4 * GIB), 8192))
     assert "4,194,304 tokens of 1,024 bytes: 512 conversations of 8,192 tokens" in told
     assert "(size of the pool: --kv-memory)" in told
-    assert "Warning" not in told
 
 
 def test_a_pool_below_15_percent_of_the_memory_in_use_is_warned_of() -> None:
-    told = "\n".join(describe_budget(budget(GIB // 8), 8192))
-    assert "Warning  the pool is only 10% of the memory in use" in told
+    (told,) = describe_findings(check_engine(EngineConfig(), budget(GIB // 8), 8192, "native"))
+    assert told.startswith("Warning  memory: the KV pool is 10% of the memory in use")
 
 
 def test_away_from_a_terminal_each_stage_is_one_line() -> None:

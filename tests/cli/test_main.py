@@ -37,7 +37,7 @@ def test_help_shows_what_to_type_first() -> None:
         assert command in text
 
 
-@pytest.mark.parametrize("command", ["demo", "serve", "chat", "generate", "lint"])
+@pytest.mark.parametrize("command", ["demo", "serve", "doctor", "chat", "generate", "lint"])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main([command, "--help"])
@@ -144,7 +144,7 @@ def test_a_terminal_without_the_characters_gets_question_marks() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2.0?\n", "")
 
 
-@pytest.mark.parametrize("command", ["serve", "demo", "chat", "generate hi"])
+@pytest.mark.parametrize("command", ["serve", "doctor", "demo", "chat", "generate hi"])
 def test_missing_extras_say_how_to_install_them(command: str) -> None:
     code = without("torch", "rich") + f"from mainstem.cli.main import main; sys.exit(main({command.split()!r}))"
     ended = subprocess.run(

@@ -64,7 +64,7 @@ def engines_of(model: str, number: str, scarce: str, ample: str = "4MiB") -> lis
         make(kv_memory=ample, prefix_cache="none", max_num_batched_tokens=2048),
         make(kv_memory=ample, max_num_batched_tokens=37),
         make(kv_memory=ample, max_num_batched_tokens=512, cascade=False),
-        make(kv_memory=scarce, max_num_batched_tokens=64),
+        make(kv_memory=scarce, cache_reserve=0.0, max_num_batched_tokens=64),
         make(kv_memory=ample, prefix_cache="block-hash"),
         make(kv_memory=ample, speculate="tree,ngram"),
     ]

@@ -7,11 +7,15 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mainstem.engine import AsyncEngine, RequestOutput, RequestUsage
 from mainstem.explain import Origin
 from mainstem.params import SamplingParams
 from mainstem.server.generation import Part, Usage
-from mainstem.tree import Namespace, TokenArray
+from mainstem.server.lifetime import NO_WISHES
+from mainstem.server.prompts import Prompt
+from mainstem.tree import NO_HINTS, CacheHints, Namespace, TokenArray
 
 
 class ScriptedGeneration:
@@ -24,6 +28,8 @@ class ScriptedGeneration:
     """
 
     num_choices = 1
+    prompts = (Prompt(np.arange(10, dtype=np.int32), None),)
+    lifetime = NO_WISHES
     origin = Origin(id="scripted")
     diagnoses: ClassVar[list[Any]] = []
 
@@ -60,6 +66,8 @@ class ScriptedEngine(AsyncEngine):
         *,
         namespace: Namespace = (),  # noqa: ARG002 - nothing is cached here
         origin: Origin | None = None,  # noqa: ARG002
+        hints: CacheHints = NO_HINTS,  # noqa: ARG002
+        prewarm: bool = False,  # noqa: ARG002
     ) -> AsyncGenerator[RequestOutput, None]:
         text = self.script(self.tokenizer.decode(prompt, skip_special_tokens=False))
         ids = self.tokenizer.encode(text).tolist()[: params.max_tokens]

@@ -162,7 +162,7 @@ def test_a_reply_goes_on_with_what_was_put_into_its_mouth(claude: anthropic.Anth
     ("fields", "status", "kind", "named"),
     [
         ({"max_tokens": ...}, 400, "invalid_request_error", "max_tokens"),
-        ({"max_tokens": 0}, 400, "invalid_request_error", "max_tokens"),
+        ({"max_tokens": -1}, 400, "invalid_request_error", "max_tokens"),
         ({"model": ...}, 400, "invalid_request_error", "model"),
         ({"model": "other"}, 404, "not_found_error", "other"),
         ({"messages": []}, 400, "invalid_request_error", "messages"),

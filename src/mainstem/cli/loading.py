@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from mainstem.config import EngineConfig
     from mainstem.engine import AsyncEngine
     from mainstem.engine.budget import MemoryBudget
+    from mainstem.engine.checks import Check
     from mainstem.tokens.rendering import ChatTemplate
-
-SMALL_POOL = 0.15
 
 
 class LoadingDisplay:
@@ -76,7 +75,7 @@ def format_bytes(count: int) -> str:
 def describe_budget(budget: MemoryBudget, max_model_len: int) -> list[str]:
     """The memory budget in lines fit to print."""
     whole = budget.pool_tokens // max_model_len
-    lines = [
+    return [
         f"Memory   weights {format_bytes(budget.weights_bytes)}, activations {format_bytes(budget.activations_bytes)}, "
         f"KV pool {format_bytes(budget.pool_bytes)}",
         f"         (size of the pool: {budget.limited_by})",
@@ -84,12 +83,11 @@ def describe_budget(budget: MemoryBudget, max_model_len: int) -> list[str]:
         f"{whole:,} conversation{'' if whole == 1 else 's'} of {max_model_len:,} tokens,",
         "         more where they share a beginning",
     ]
-    if budget.pool_share < SMALL_POOL:
-        lines.append(
-            f"Warning  the pool is only {budget.pool_share:.0%} of the memory in use: conversations will push\n"
-            "         each other out and hits will be rare. Raise --kv-memory or --memory-utilization."
-        )
-    return lines
+
+
+def describe_findings(checks: Sequence[Check]) -> list[str]:
+    """What is not in order, one line each; `mainstem doctor` says more."""
+    return [f"{check.level.capitalize():<8} {check.about}: {check.text}" for check in checks if check.level != "ok"]
 
 
 def describe_template(chat: ChatTemplate) -> list[str]:

@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from mainstem.cli.loading import describe_budget, describe_template, load_engine
+    from mainstem.cli.loading import describe_budget, describe_findings, describe_template, load_engine
+    from mainstem.engine.checks import check_engine
     from mainstem.server import listen, read_keys, read_shared_prefixes
     from mainstem.server import serve as run_server
 
@@ -57,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     for line in describe_budget(engine.budget, engine.max_model_len):
         console.print(line, markup=False)
     console.print(f"Compute  {engine.compute}", markup=False)
+    for line in describe_findings(check_engine(engine_config, engine.budget, engine.max_model_len, engine.compute)):
+        console.print(line, markup=False)
     for line in describe_template(engine.tokenizer.chat):
         console.print(line, markup=False)
     run_server(

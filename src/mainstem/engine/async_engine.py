@@ -19,7 +19,7 @@ from mainstem.errors import EngineStopped, MainstemError
 from mainstem.explain import Origin, Record
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
-from mainstem.tree import Namespace, TokenArray
+from mainstem.tree import NO_HINTS, CacheHints, Namespace, TokenArray
 
 log = logging.getLogger(__name__)
 News = RequestOutput | MainstemError
@@ -93,10 +93,20 @@ class AsyncEngine:
         *,
         namespace: Namespace = (),
         origin: Origin | None = None,
+        hints: CacheHints = NO_HINTS,
+        prewarm: bool = False,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of all `params.n` replies, interleaved, until each has ended.
 
         Closing the generator aborts what is left within a step; what was computed stays cached.
+
+        Args:
+            prompt: int32[n].
+            params: how to continue it.
+            namespace: which part of the prefix cache it may use.
+            request_id: the caller's name for it.
+            hints: what is said about the future of what it computes.
+            prewarm: compute the prompt and generate nothing; there is one output, without text.
 
         Raises:
             InvalidRequest, PromptTooLong: before the first output.
@@ -120,6 +130,9 @@ class AsyncEngine:
 
         def submit() -> None:
             try:
+                if prewarm:
+                    ids.extend(core.submit_scoring(prompt, prompt[:0], deliver, namespace=namespace, hints=hints))
+                    return
                 ids.extend(
                     core.submit(
                         prompt,
@@ -129,6 +142,7 @@ class AsyncEngine:
                         arrival=arrival,
                         constraint=constraint,
                         origin=origin,
+                        hints=hints,
                     )
                 )
             except MainstemError as error:
@@ -144,6 +158,8 @@ class AsyncEngine:
                     raise news
                 if news.finish_reason is not None:
                     left -= 1
+                if prewarm and news.finish_reason == "length":
+                    news = news._replace(finish_reason="stop")
                 yield news
         finally:
             self._live -= params.n
@@ -164,6 +180,10 @@ class AsyncEngine:
     def tokens_by_tenant(self) -> dict[Namespace, int]:
         """How many cached tokens each tenant holds, at some moment."""
         return self._engine.core.cache.tokens_by_tenant()
+
+    async def end_session(self, session: str, namespace: Namespace = ()) -> bool:
+        """A session will not come back; whether it is known. What it alone has used goes first when room is needed."""
+        return await asyncio.wrap_future(self._engine.ask(lambda: self._engine.core.end_session(session, namespace)))
 
     async def check_integrity(self) -> None:
         """Verify every invariant between two steps.

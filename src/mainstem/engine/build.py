@@ -14,7 +14,7 @@ from mainstem.errors import ConfigError
 from mainstem.explain import Recorder
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
 from mainstem.model.precision import NUMBERS, choose_precision, with_precision
-from mainstem.scheduler import Scheduler
+from mainstem.scheduler import Scheduler, Upkeep
 from mainstem.tokens import Tokenizer
 from mainstem.tree import CACHES, PrefixCache, RadixCache
 
@@ -58,11 +58,20 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         max_model_len=_max_model_len(config, loaded.shape.max_position),
         schedule=config.order,
         anti_thrash=config.anti_thrash,
+        cache_reserve=config.cache_reserve,
     )
     recorder = Recorder(cache, config.explain_records) if config.explain_records else None
     speculation = Speculation.of(config, scheduler)
+    upkeep = Upkeep(cache, ttl_s=config.cache_ttl_s, high=config.high_watermark, low=config.low_watermark)
     core = EngineCore(
-        runner, tokenizer, cache, scheduler, cascade=config.cascade, recorder=recorder, speculation=speculation
+        runner,
+        tokenizer,
+        cache,
+        scheduler,
+        cascade=config.cascade,
+        recorder=recorder,
+        speculation=speculation,
+        upkeep=upkeep,
     )
     return BuiltEngine(core, files.name, budget, runner.compute)
 
@@ -73,6 +82,7 @@ def _make_cache(config: EngineConfig, capacity: int) -> PrefixCache:
     return RadixCache(
         capacity,
         config.page_size,
+        retention_budget=config.retention_budget,
         by_tenant=True,
         tenant_quota=config.tenant_quota,
         share_after=config.share_after,

@@ -22,15 +22,16 @@ from mainstem.engine.outputs import EngineStats, RequestOutput, StepTimes
 from mainstem.engine.reply import Reply, Sink
 from mainstem.engine.scoring import Scoring
 from mainstem.engine.speculation import Speculation, follow
+from mainstem.engine.thrash import SAMPLE_S, ThrashWatch
 from mainstem.errors import EngineDied, EngineFailed, InvalidRequest, MainstemError
 from mainstem.explain import Origin, Recorder
 from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample, token_logprobs
 from mainstem.params import SamplingParams
-from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput
+from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput, Upkeep
 from mainstem.speculation import DraftTree
 from mainstem.tokens import Tokenizer
 from mainstem.tokens.grammar import Constraint, GrammarCompiler
-from mainstem.tree import Namespace, PrefixCache, TokenArray, namespace_key
+from mainstem.tree import NO_HINTS, CacheHints, Namespace, PrefixCache, TokenArray, namespace_key
 
 log = logging.getLogger(__name__)
 NOT_FINITE = "the model gave numbers that are not finite"
@@ -54,6 +55,7 @@ class EngineCore:
         cascade: read shared prefixes once a step instead of once a row.
         recorder: notes why tokens were not cached; it becomes the scheduler's observer.
         speculation: what drafts tokens, over the same scheduler; None for nothing.
+        upkeep: what is done for the cache between two steps.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class EngineCore:
         cascade: bool = True,
         recorder: Recorder | None = None,
         speculation: Speculation | None = None,
+        upkeep: Upkeep | None = None,
     ) -> None:
         self.recorder = recorder
         if recorder is not None:
@@ -76,6 +79,8 @@ class EngineCore:
         self.scheduler = scheduler
         self.cascade = cascade
         self.speculation = speculation
+        self.upkeep = upkeep or Upkeep(cache)
+        self.thrash = ThrashWatch(cache.capacity)
         self.max_model_len = scheduler.max_model_len
         self._replies: dict[str, Reply] = {}
         self._scorings: dict[str, Scoring] = {}
@@ -158,6 +163,7 @@ class EngineCore:
         lease: Lease | None = None,
         constraint: Constraint | None = None,
         origin: Origin | None = None,
+        hints: CacheHints = NO_HINTS,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
 
@@ -173,6 +179,7 @@ class EngineCore:
             lease: for a single reply, gets the lock on all that was computed if the reply ends of itself.
             constraint: what `constrain` made of these parameters; by default it is made here.
             origin: where the prompt came from, for its record.
+            hints: what the caller says about the future of what is computed.
 
         Raises:
             as `check` and `constrain`; InvalidRequest too when a recorded reply cannot be taken as it is. Nothing is
@@ -196,6 +203,7 @@ class EngineCore:
                 namespace=namespace,
                 arrival=arrived,
                 origin=origin,
+                hints=hints,
             )
             reply = Reply(
                 request,
@@ -219,6 +227,7 @@ class EngineCore:
         *,
         namespace: Namespace = (),
         lease: Lease | None = None,
+        hints: CacheHints = NO_HINTS,
     ) -> list[str]:
         """Queue the computing of a context and of the log-probabilities of a continuation; returns an id, for `abort`.
 
@@ -240,6 +249,7 @@ class EngineCore:
             namespace=namespace,
             arrival=time.perf_counter(),
             score_from=len(context) - 1 if len(continuation) else len(context),
+            hints=hints,
         )
         self.scheduler.add(request)
         self._scorings[request.id] = Scoring(request, continuation, len(context), sink, lease)
@@ -299,6 +309,21 @@ class EngineCore:
                 self._fail(request, EngineFailed(message))
         times.step_s += time.perf_counter() - started
         times.other_cpu_s += time.thread_time() - cpu
+
+    @property
+    def upkeep_s(self) -> float | None:
+        """In how many seconds `tend` is to be called though nothing runs; None for not at all."""
+        waits = [self.upkeep.interval_s, SAMPLE_S if self.thrash.is_active else None]
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def tend(self) -> None:
+        """What is done between two steps, or when nothing runs: the cache's upkeep, and a look at how it fares."""
+        self.upkeep.run()
+        self.thrash.sample(self.scheduler.recomputed.total, self.scheduler.counts.prefilled_tokens)
+
+    def end_session(self, session: str, namespace: Namespace = ()) -> bool:
+        """A session will not come back; whether it is known. What it alone has used goes first when room is needed."""
+        return self.cache.end_session(session, namespace)
 
     def _step(self) -> None:
         started = time.perf_counter()
@@ -444,10 +469,14 @@ class EngineCore:
             misses={} if self.recorder is None else dict(self.recorder.counts),
             drafted_tokens=self._drafted_tokens,
             accepted_tokens=self._accepted_tokens,
+            recomputed_tokens=self.scheduler.recomputed.total,
+            thrash_tokens_per_s=self.thrash.tokens_per_s,
+            evicted_by_reason=dict(self.cache.evicted_by_reason),
         )
 
     def reset_cache(self, tenant: Namespace | None = None) -> int:
         """Drop every cached token that no running request uses, or only a tenant's; returns how many."""
+        self.scheduler.recomputed.forget()
         return self.cache.reset() if tenant is None else self.cache.reset_tenant(tenant)
 
     def check_integrity(self) -> None:

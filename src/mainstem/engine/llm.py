@@ -26,7 +26,7 @@ from mainstem.errors import BranchError, InvalidRequest
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
 from mainstem.tools import Dialect
-from mainstem.tree import Namespace, TokenArray, namespace_key
+from mainstem.tree import NO_HINTS, CacheHints, Namespace, TokenArray, namespace_key
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -66,6 +66,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         namespace: Namespace = (),
+        hints: CacheHints = NO_HINTS,
         progress: Progress = no_progress,
     ) -> list[Generation]:
         """Continue prompts, all together; the results have their order.
@@ -74,6 +75,7 @@ class LLM:
             prompts: a text, a sequence of token ids, or a list of these.
             params: for all of them.
             namespace: which part of the prefix cache they may use.
+            hints: what is said about the future of what they compute; see docs/lifetime.md.
             progress: told how many replies are finished.
 
         Raises:
@@ -89,7 +91,7 @@ class LLM:
         finished = 0
 
         def submission(prompt: TokenArray) -> Submission:
-            return lambda sink: self.core.submit(prompt, params, sink, namespace=namespace)
+            return lambda sink: self.core.submit(prompt, params, sink, namespace=namespace, hints=hints)
 
         asked = Asked(self._engine, [submission(prompt) for prompt in tokens], total)
         with closing(asked.outputs()) as outputs:
@@ -109,8 +111,8 @@ class LLM:
             namespace = namespace_key(options.get("namespace", ()))
         except TypeError as error:
             raise InvalidRequest(str(error), param="namespace") from None
-        parts = self.history.cut(self.tokenizer.render_chat(messages))
-        prompt = self.history.encode(parts, namespace=namespace, meaning=self._dialect.meaning(()))
+        text = self.tokenizer.render_chat(messages)
+        prompt = self.history.encode(text, namespace=namespace, meaning=self._dialect.meaning(()))
         generation = self.generate([prompt.ids], params, **options)[0]
         for reply in generation.replies:
             self.history.remember(prompt, reply.token_ids, reply.text)
@@ -207,6 +209,10 @@ class LLM:
     def reset_cache(self) -> int:
         """Forget every cached token that no running request uses; returns how many."""
         return self._engine.ask(self.core.reset_cache).result()
+
+    def end_session(self, session: str, namespace: Namespace = ()) -> bool:
+        """A session will not come back; whether it is known. What it alone has used goes first when room is needed."""
+        return self._engine.ask(lambda: self.core.end_session(session, namespace)).result()
 
     def check_integrity(self) -> None:
         """Verify every invariant.

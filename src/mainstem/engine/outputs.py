@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from mainstem.explain import MissCause, Record
 from mainstem.model.logprobs import PositionLogprobs, TokenLogprob
 from mainstem.scheduler import Request
-from mainstem.tree import CacheStats
+from mainstem.tree import CacheStats, EvictionReason
 
 __all__ = [
     "EngineStats",
@@ -117,6 +117,9 @@ class EngineStats(NamedTuple):
             been stored by itself.
         masks: computed for the tokens of finished replies that had a grammar.
         mask_seconds: that took.
+        recomputed_tokens: prompt tokens computed though they had been computed before, and were evicted since.
+        thrash_tokens_per_s: these, over the last minute.
+        evicted_by_reason: tokens that left the prefix cache, by reason; empty where the cache does not tell.
         misses: prompt tokens that were not cached, by cause; empty if no records are kept.
         drafted_tokens: tokens that were guessed and checked ahead.
         accepted_tokens: of the generated tokens, those that were guessed right.
@@ -139,6 +142,9 @@ class EngineStats(NamedTuple):
     peak_unshared_tokens: int
     masks: int = 0
     mask_seconds: float = 0.0
+    recomputed_tokens: int = 0
+    thrash_tokens_per_s: float = 0.0
+    evicted_by_reason: Mapping[EvictionReason, int] = {}
     misses: Mapping[MissCause, int] = MappingProxyType({})
     drafted_tokens: int = 0
     accepted_tokens: int = 0

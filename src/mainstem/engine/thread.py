@@ -157,6 +157,7 @@ class EngineThread:
                     self.core.step()
                 self._stats = self.core.stats()
                 self._after_step()
+                self.core.tend()
         except BaseException:
             log.critical("the engine's thread has died", exc_info=True)
             self._refuse()
@@ -181,12 +182,16 @@ class EngineThread:
         """Sleep until there is something to do; false when the engine is to end."""
         if not self.core.has_work():
             self._check_when_idle()
-        with self._wakeup:
-            while not (self._commands or self.core.has_work()):
+        while True:
+            with self._wakeup:
+                if self._commands or self.core.has_work():
+                    return True
                 if self._stopping:
                     return False
-                self._wakeup.wait()
-            return True
+                is_woken = self._wakeup.wait(self.core.upkeep_s)
+            if not is_woken:
+                self.core.tend()
+                self._stats = self.core.stats()
 
     def _obey(self) -> None:
         """Do what others ask. Nothing of it may stay referenced while the thread sleeps: see `Lease`."""

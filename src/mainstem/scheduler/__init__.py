@@ -4,6 +4,7 @@ from mainstem.scheduler.observer import SchedulerObserver
 from mainstem.scheduler.output import Hold, LogitSource, ScheduledTokens, SchedulerOutput, ScoredTokens
 from mainstem.scheduler.request import Request, RequestState, TokenBuffer
 from mainstem.scheduler.scheduler import DECODE_RESERVATION, MAX_SCORED_TOKENS, Scheduler
+from mainstem.scheduler.upkeep import Upkeep
 
 __all__ = [
     "DECODE_RESERVATION",
@@ -18,4 +19,5 @@ __all__ = [
     "SchedulerOutput",
     "ScoredTokens",
     "TokenBuffer",
+    "Upkeep",
 ]

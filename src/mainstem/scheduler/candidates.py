@@ -86,9 +86,13 @@ class Candidates:
     Args:
         cache: that they will use.
         waiting: the queue.
+
+    Attributes:
+        reserve: slots of what is cached that nobody who waits may take at the moment.
     """
 
     def __init__(self, cache: PrefixCache, waiting: WaitingQueue) -> None:
+        self.reserve = 0
         self._cache = cache
         self._waiting = waiting
         self._mean_reply = FIRST_GUESS
@@ -125,7 +129,8 @@ class Candidates:
         known = max(found.length, donor.common if donor else 0)
         missing = len(request.tokens) - known
         stats = self._cache.stats()
-        return Room(missing + -missing % self._cache.page_size, stats.free + stats.evictable - found.evictable)
+        takeable = max(stats.evictable - found.evictable - self.reserve, 0)
+        return Room(missing + -missing % self._cache.page_size, stats.free + takeable)
 
     def pass_over(self, other: Request, donors: Donors) -> None:
         """Hide from this step's admission those who need tokens that a running request will compute in a later one."""

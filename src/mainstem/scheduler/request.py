@@ -18,7 +18,7 @@ import numpy as np
 
 from mainstem.pages import PageTable
 from mainstem.params import SamplingParams
-from mainstem.tree import Namespace, PrefixHandle, SequenceView, TokenArray
+from mainstem.tree import NO_HINTS, CacheHints, Namespace, PrefixHandle, SequenceView, TokenArray
 
 
 class RequestState(Enum):
@@ -74,6 +74,7 @@ class Request:
         origin: where it came from, for whoever observes the scheduler.
         score_from: None to generate. Otherwise nothing is sampled: the request ends when its prompt is computed, and
             the logits of its tokens from this position on are wanted on the way.
+        hints: what its client says about the future of what it computes.
     """
 
     view: SequenceView
@@ -89,6 +90,7 @@ class Request:
         namespace: Namespace = (),
         arrival: float = 0.0,
         score_from: int | None = None,
+        hints: CacheHints = NO_HINTS,
         origin: object = None,
     ) -> None:
         self.id = request_id
@@ -99,6 +101,7 @@ class Request:
         self.origin = origin
         self.record: object = None  # what an observer notes of it
         self.score_from = score_from  # moves on as they are computed
+        self.hints = hints
         self.tokens = TokenBuffer(prompt)
         self.num_prompt = len(prompt)
         self.state = RequestState.WAITING

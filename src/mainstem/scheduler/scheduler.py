@@ -19,9 +19,10 @@ from mainstem.scheduler.candidates import REPLY_WEIGHT, Candidate, Candidates, D
 from mainstem.scheduler.conversations import Conversations
 from mainstem.scheduler.observer import SchedulerObserver
 from mainstem.scheduler.output import Hold, LogitSource, ScheduledTokens, SchedulerOutput, ScoredTokens
+from mainstem.scheduler.recomputed import Recomputed
 from mainstem.scheduler.request import Request, RequestState
 from mainstem.scheduler.waiting import ORDERS
-from mainstem.tree import PrefixCache, Reuse
+from mainstem.tree import PrefixCache, PrefixHandle, Reuse
 
 # A decoding request reserves this many slots at a time, so that its tokens lie in long runs.
 DECODE_RESERVATION = 64
@@ -54,6 +55,7 @@ class Scheduler:
         schedule: in which order waiting requests are let in; a key of `ORDERS`.
         lenience: how much work of later requests may go before a waiting one; see `Fairness`.
         anti_thrash: run fewer conversations rather than evict what they need next; see `Conversations`.
+        cache_reserve: share of the pool that a new request may not take from the cache while others run.
         clock: seconds; by it, a request is admitted, and a conversation is given up.
 
     Attributes:
@@ -70,6 +72,7 @@ class Scheduler:
         schedule: str = "fcfs",
         lenience: float = 1.0,
         anti_thrash: bool = False,
+        cache_reserve: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.cache = cache
@@ -85,6 +88,8 @@ class Scheduler:
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
+        self.cache_reserve = cache_reserve
+        self.recomputed = Recomputed()
         self.observer = SchedulerObserver()
         self.clock = clock
         self._next_order = 0
@@ -126,6 +131,7 @@ class Scheduler:
         if request.state is RequestState.FINISHED:
             return
         self.observer.finished(request)
+        computed, left = request.num_computed, None
         if request.state is RequestState.WAITING:
             self.waiting.remove(request)
             self.conversations.left(request)
@@ -133,9 +139,13 @@ class Scheduler:
             self.running.remove(request)
             if request.score_from is None:
                 self._candidates.learn(request.num_generated)
-            self._release(request, keep=self._anti_thrash and request.score_from is None and len(self.waiting) > 0)
+            goes_on = request.score_from is None and not request.hints.ends_session
+            left = self._release(request, keep=self._anti_thrash and goes_on and len(self.waiting) > 0)
         if not self.waiting:
             self.conversations.give_up()
+        if request.admitted_at is not None:
+            self.recomputed.remember(request.tokens.array[:computed], request.namespace)
+            self.cache.end(request.tokens.array[:computed], request.namespace, left, request.hints)
         request.state = RequestState.FINISHED
 
     def has_work(self) -> bool:
@@ -174,6 +184,7 @@ class Scheduler:
 
     def shortage(self) -> OutOfSlots:
         """Why nothing can run though requests wait: what the stuck one lacks, and what holds keep from it."""
+        self._candidates.reserve = 0
         room = self._candidates.room_for(self.stuck, None)
         return OutOfSlots(room.needed, room.available, held=len(self._held_slots()))
 
@@ -360,6 +371,8 @@ class Scheduler:
             self._candidates.pass_over(donor, donors)
         passed_over = 0
         while budget and len(self.running) < self.max_num_seqs:
+            # While others run, some of what is cached is not for the taking.
+            self._candidates.reserve = int(self.cache_reserve * self.cache.capacity) if self.running else 0
             candidate = self._candidates.next(donors)
             if candidate is None:
                 break
@@ -449,8 +462,10 @@ class Scheduler:
         if request.num_borrowed:
             self._borrowers.append(request)
         if request.admitted_at is None:
+            self.cache.begin(request.tokens.array[: request.num_reusable], request.namespace, match, request.hints)
             request.admitted_at = self.clock()
             request.num_cached = request.num_computed
+            self.recomputed.look(request.tokens.array, request.namespace, request.num_cached)
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
             self.observer.admitted(request, self.running)
@@ -521,8 +536,8 @@ class Scheduler:
         request.num_owned = max(request.num_owned, stored.length)
         self.waiting.computed(request, stored.length)
 
-    def _release(self, request: Request, *, keep: bool = False) -> None:
-        """Keep what is computed in the prefix cache, give everything else back.
+    def _release(self, request: Request, *, keep: bool = False) -> PrefixHandle | None:
+        """Keep what is computed in the prefix cache, give everything else back; the handle is of what was kept.
 
         With `keep`, what is computed is locked for the conversation's next turn.
         """
@@ -536,7 +551,9 @@ class Scheduler:
             if keep and request.num_owned:
                 self.conversations.ended(request, self.clock())
             self.cache.unlock(request.handle)
+        handle = request.handle
         request.forget_slots()
+        return handle
 
     def _free_after(self, request: Request, length: int) -> None:
         """Give back the pages after the one that holds the last of `length` tokens."""

@@ -16,6 +16,7 @@ from mainstem.server import chat, completions, explain, messages, render, respon
 from mainstem.server.access_log import AccessLog
 from mainstem.server.auth import ApiKeys, tenant_namespace
 from mainstem.server.boundary import Boundary
+from mainstem.server.discard import Discard
 from mainstem.server.errors import ApiError, error_response, to_api_error
 from mainstem.server.keys import read_keys
 from mainstem.server.limits import Limits
@@ -69,6 +70,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
     app.add_middleware(Limits, closing=service.closing)
     app.add_middleware(ApiKeys, keys=read_keys(config), model=name)
     app.add_middleware(Boundary)
+    app.add_middleware(Discard)
     if config.access_log:
         app.add_middleware(AccessLog)
     app.add_exception_handler(MainstemError, _on_error)

@@ -18,6 +18,7 @@ from mainstem.params import MAX_LOGPROBS
 from mainstem.server.auth import tenant_of
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.generation import Generation, Part, Usage
+from mainstem.server.lifetime import read_lifetime
 from mainstem.server.logprobs import chat_logprobs
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody, sampling_params
@@ -41,6 +42,7 @@ def router(service: Service) -> APIRouter:
         service.check_model(body.model)
         turn = read_turn(service, body)
         namespace = body.namespace(tenant_of(request))
+        lifetime = read_lifetime(body, request.headers)
         ready = await prepare(service, turn, namespace=namespace)
         shape = ChatShape(service, body, ready)
         with naming_schema(turn, schema_param="response_format"):
@@ -51,7 +53,9 @@ def router(service: Service) -> APIRouter:
                 key=body.prompt_cache_key,
                 compare_with=comparison_id(body.prompt_cache_options),
             )
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, origin=origin)
+            generation = Generation(
+                service, [ready.prompt], ready.params, namespace=namespace, origin=origin, lifetime=lifetime
+            )
             return await answer(request, generation, shape, stream=bool(body.stream), include_usage=body.include_usage)
 
     return routes

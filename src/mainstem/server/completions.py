@@ -18,6 +18,7 @@ from mainstem.errors import InvalidRequest
 from mainstem.server.auth import tenant_of
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.generation import Generation, Part
+from mainstem.server.lifetime import read_lifetime
 from mainstem.server.logprobs import CompletionLogprobs
 from mainstem.server.openapi import takes
 from mainstem.server.prompts import MAX_SEQUENCES, Prompt, completion_prompts
@@ -47,6 +48,7 @@ def router(service: Service) -> APIRouter:
         )
         candidates = num_candidates(body)
         namespace = body.namespace(tenant_of(request))
+        lifetime = read_lifetime(body, request.headers)
         prompts = await completion_prompts(service, body.prompt, candidates)
         shape = CompletionShape(service, body, prompts, params.n)
         if candidates > params.n:
@@ -55,7 +57,7 @@ def router(service: Service) -> APIRouter:
         origin = origin_of(
             request, shape.id, key=body.prompt_cache_key, compare_with=comparison_id(body.prompt_cache_options)
         )
-        generation = Generation(service, prompts, params, namespace=namespace, origin=origin)
+        generation = Generation(service, prompts, params, namespace=namespace, origin=origin, lifetime=lifetime)
         return await answer(request, generation, shape, stream=bool(body.stream), include_usage=body.include_usage)
 
     return routes

@@ -21,6 +21,7 @@ from mainstem.tools.reading import read_reply
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from mainstem.server.lifetime import OptionsBody
     from mainstem.server.service import Service
     from mainstem.tree import TokenArray
 
@@ -61,9 +62,9 @@ def origin_of(
     )
 
 
-def comparison_id(options: Any) -> Any:
+def comparison_id(options: OptionsBody | None) -> Any:
     """The id of the response to compare with, in OpenAI's `prompt_cache_options`."""
-    return options.get("comparison_response_id") if isinstance(options, dict) else None
+    return None if options is None else options.comparison_response_id
 
 
 async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diagnosis:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mainstem.server.diagnostics import Diagnosis, diagnose
 from mainstem.server.errors import shutting_down
+from mainstem.server.lifetime import NO_WISHES, Lifetime
 
 if TYPE_CHECKING:
     from mainstem.engine.outputs import RequestOutput, RequestUsage
@@ -89,12 +90,16 @@ class Generation:
         *,
         namespace: tuple[str, ...],
         origin: Origin,
+        lifetime: Lifetime = NO_WISHES,
     ) -> None:
+        if lifetime.prewarm:
+            params = replace(params, n=1, grammar=None)
         self.prompts = prompts
         self.origin = origin
         self._service = service
         self._diagnoses: dict[int, Diagnosis] = {}
         self.params = params
+        self.lifetime = lifetime
         self.num_choices = len(prompts) * params.n
         self._timings = service.metrics.request_timings()
         self._usages: dict[int, RequestUsage] = {}
@@ -102,7 +107,14 @@ class Generation:
         self._said: dict[int, _Said] = {}
         self._first: list[Part] = []
         streams = [
-            service.engine.generate(prompt.ids, params, namespace=namespace, origin=replace(origin, position=position))
+            service.engine.generate(
+                prompt.ids,
+                params,
+                namespace=namespace,
+                origin=replace(origin, position=position),
+                hints=lifetime.hints(prompt),
+                prewarm=lifetime.prewarm,
+            )
             for position, prompt in enumerate(prompts)
         ]
         self._parts = self._count(merge(streams))

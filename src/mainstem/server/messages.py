@@ -23,6 +23,7 @@ from mainstem.server.auth import tenant_of
 from mainstem.server.diagnostics import anthropic_diagnostics, origin_of, usage_sibling
 from mainstem.server.errors import to_api_error
 from mainstem.server.generation import Generation, Part
+from mainstem.server.lifetime import LifetimeBody, read_lifetime, split_written
 from mainstem.server.openapi import takes
 from mainstem.server.prompts import encode_chat
 from mainstem.server.protocol import Objects, namespace_of, stop_strings
@@ -30,7 +31,7 @@ from mainstem.server.replies import ReplyReader, ReplyWriter, send
 from mainstem.server.service import Service
 from mainstem.server.streaming import event
 from mainstem.server.turns import ReadyTurn, Turn, naming_schema, prepare
-from mainstem.server.validation import Body, read_body
+from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation
 from mainstem.tokens.anthropic import read_messages, read_tools
 from mainstem.tools import Call, Reasoning, Segment, Text, ToolChoice
@@ -40,7 +41,7 @@ SIGNATURE = "unsigned"
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 
 
-class CountBody(Body):
+class CountBody(LifetimeBody):
     """What counting and replying have in common."""
 
     model: str
@@ -78,13 +79,18 @@ def router(service: Service) -> APIRouter:
         service.check_model(body.model)
         turn = read_turn(service, body)
         namespace = namespace_of(body.cache_salt, tenant_of(request))
+        lifetime = read_lifetime(body, request.headers)
+        if body.max_tokens == 0:
+            lifetime = replace(lifetime, prewarm=True)
         ready = await prepare(service, turn, namespace=namespace)
         writer = MessageWriter(service, body, ready)
         with naming_schema(turn, schema_param="output_config.format.schema"):
             origin = origin_of(
                 request, writer.id, conversation=turn.conversation, compare_with=_previous_message(body.diagnostics)
             )
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, origin=origin)
+            generation = Generation(
+                service, [ready.prompt], ready.params, namespace=namespace, origin=origin, lifetime=lifetime
+            )
             return await send(request, generation, writer, stream=bool(body.stream))
 
     @routes.post("/v1/messages/count_tokens", openapi_extra=takes(CountBody))
@@ -109,7 +115,8 @@ def read_turn(service: Service, body: MessagesBody) -> Turn:
             raise InvalidRequest(f"{name} is not supported; leave it out", param=name)
     given = {name: getattr(body, name) for name in ("temperature", "top_p", "seed") if getattr(body, name) is not None}
     params = SamplingParams(
-        max_tokens=min(body.max_tokens, service.engine.max_model_len),
+        # None at all is the wish to compute the prompt and nothing else.
+        max_tokens=min(body.max_tokens, service.engine.max_model_len) or None,
         top_k=min(body.top_k or 0, service.engine.tokenizer.vocab_size),
         stop=stop_strings(body.stop_sequences, "stop_sequences"),
         **given,
@@ -188,7 +195,7 @@ class MessageWriter(ReplyWriter):
             "stop_details": None,
             "usage": {
                 **self._usage(generation),
-                "cache_creation": None,
+                "cache_creation": self._creation(generation),
                 "inference_geo": None,
                 "service_tier": "standard",
             },
@@ -208,10 +215,20 @@ class MessageWriter(ReplyWriter):
             **usage_sibling(generation.diagnoses),
         }
 
+    def _creation(self, generation: Generation) -> dict[str, int]:
+        """How long what is newly cached is to be kept."""
+        usage = generation.usage()
+        written = usage.written_tokens(caching=self._service.caching)
+        prompt = generation.prompts[0]
+        short, long = split_written(prompt, generation.lifetime, usage.cached_tokens, written, long_s=3600.0)
+        return {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long}
+
     def _ending(self, last: Part, generation: Generation) -> dict[str, Any]:
         output = last.output
         sequence = output.stop_reason if isinstance(output.stop_reason, str) else None
-        if output.finish_reason == "stop" and self._reader.num_calls:
+        if generation.lifetime.prewarm:
+            reason = "max_tokens"
+        elif output.finish_reason == "stop" and self._reader.num_calls:
             reason = "tool_use"
         elif sequence is not None:
             reason = "stop_sequence"

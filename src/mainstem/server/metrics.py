@@ -106,6 +106,11 @@ class _EngineCollector(Collector):
             ("prefix_cache_hits", "Prompt tokens that were not computed.", stats.cached_tokens),
             ("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens),
             ("prefilled_tokens", "Prompt tokens that had to be computed.", stats.prefilled_tokens),
+            (
+                "recomputed_tokens",
+                "Prompt tokens computed though they had been computed before, and were evicted since.",
+                stats.recomputed_tokens,
+            ),
             ("generation_tokens", "Tokens generated.", stats.generated_tokens),
             ("spec_decode_num_draft_tokens", "Tokens that were guessed and checked ahead.", stats.drafted_tokens),
             ("spec_decode_num_accepted_tokens", "Tokens of replies that were guessed right.", stats.accepted_tokens),
@@ -133,6 +138,17 @@ class _EngineCollector(Collector):
             "Share of the KV pool that running requests hold; 1 is all.",
             value=cache.protected / cache.capacity,
         )
+        yield GaugeMetricFamily(
+            "mainstem_thrash_tokens_per_second",
+            "Prompt tokens a second, over the last minute, that were computed again because they had been evicted.",
+            value=stats.thrash_tokens_per_s,
+        )
+        evicted = CounterMetricFamily(
+            "mainstem_prefix_cache_evicted_tokens", "Tokens that left the prefix cache, by reason.", labels=["reason"]
+        )
+        for reason, tokens in stats.evicted_by_reason.items():
+            evicted.add_metric([reason.value], tokens)
+        yield evicted
         slots = GaugeMetricFamily("mainstem_kv_slots", "Token slots of the KV pool, by state.", labels=["state"])
         slots.add_metric(["free"], cache.free)
         slots.add_metric(["evictable"], cache.evictable)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from mainstem.errors import InvalidRequest, PromptTooLong
 from mainstem.server.errors import ApiError
+from mainstem.tokens.breakpoints import PromptBreakpoint, locate
 
 if TYPE_CHECKING:
     from mainstem.server.service import Service
@@ -31,12 +32,13 @@ MIN_CHARACTER_LIMIT = 200_000
 
 class Prompt(NamedTuple):
     """One prompt: its token ids (int32, at least one), its text where it was not sent as ids, and if it is a chat's,
-    where its tokens are from.
+    where its tokens are from and what of it is to be kept.
     """
 
     ids: TokenArray
     text: str | None
     known: KnownPrompt | None = None
+    breakpoints: tuple[PromptBreakpoint, ...] = ()
 
 
 async def completion_prompts(service: Service, value: Any, n: int) -> list[Prompt]:
@@ -88,7 +90,7 @@ async def encode_chat(
         InvalidRequest: when the template cannot render it.
         ApiError: when the conversation is far too long for the model.
     """
-    characters = _characters([_said(message) for message in conversation.messages])
+    characters = sum(map(_said, conversation.messages))
     characters += _characters([tool.definition() for tool in conversation.tools])
     _check_characters(service, characters, "messages")
     tokenizer: Tokenizer = service.engine.tokenizer
@@ -97,8 +99,8 @@ async def encode_chat(
 
     def work() -> Prompt:
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
-        known = history.encode(history.cut(text), namespace=conversation.namespace, meaning=meaning)
-        return Prompt(known.ids, known.text, known)
+        known = history.encode(text, namespace=conversation.namespace, meaning=meaning)
+        return Prompt(known.ids, known.text, known, locate(conversation, known, tokenizer.encode))
 
     return await off_loop(characters, work)
 
@@ -171,8 +173,12 @@ async def off_loop(size: int, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if size > THREAD_CHARACTERS else work()
 
 
-def _said(message: Message) -> list[Any]:
-    return [message.parts, message.reasoning or "", [(call.name, call.arguments) for call in message.tool_calls]]
+def _said(message: Message) -> int:
+    """Characters of a message."""
+    count = sum(map(len, message.parts)) + len(message.reasoning or "")
+    for call in message.tool_calls:
+        count += len(call.name) + len(call.arguments)
+    return count
 
 
 def _characters(value: Any) -> int:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from mainstem.errors import InvalidRequest
 from mainstem.params import SamplingParams
+from mainstem.server.lifetime import LifetimeBody
 from mainstem.server.validation import Body
 
 MAX_STOPS = 16
@@ -28,7 +29,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class GenerationBody(Body):
+class GenerationBody(LifetimeBody):
     """What chat and plain completions have in common. Null always means the default.
 
     Lists fail fast: one wrong entry is reported anyway, and recording millions of them would take gigabytes.
@@ -52,8 +53,6 @@ class GenerationBody(Body):
     stream_options: StreamOptions | None = None
     logit_bias: Any = None
     cache_salt: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_options: Any = None
     return_token_ids: bool | None = None
 
     @property

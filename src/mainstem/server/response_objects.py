@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.server.diagnostics import openai_diagnostics, usage_sibling
 from mainstem.server.errors import to_api_error
+from mainstem.server.lifetime import split_written
 from mainstem.server.logprobs import chat_logprobs
 from mainstem.server.replies import ReplyReader, ReplyWriter
 from mainstem.server.streaming import event
@@ -118,11 +119,16 @@ class ResponseWriter(ReplyWriter):
 
     def _usage(self, generation: Generation) -> dict[str, Any]:
         usage = generation.usage()
+        written = usage.written_tokens(caching=self._service.caching)
+        split = split_written(
+            generation.prompts[0], generation.lifetime, usage.cached_tokens, written, long_s=12 * 3600.0
+        )
         return {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {
                 "cached_tokens": usage.cached_tokens,
-                "cache_write_tokens": usage.written_tokens(caching=self._service.caching),
+                "cache_write_tokens": written,
+                "cache_write_tokens_details": {"ttl_30m_tokens": split.short, "ttl_12h_tokens": split.long},
             },
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": self._reader.reasoning_tokens},

@@ -21,6 +21,7 @@ from mainstem.server.auth import tenant_of
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
+from mainstem.server.lifetime import OPENAI_TTL, LifetimeBody, read_lifetime
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.replies import send
@@ -28,7 +29,7 @@ from mainstem.server.response_objects import ResponseWriter
 from mainstem.server.service import Service
 from mainstem.server.stored import StoredResponse
 from mainstem.server.turns import ANY_OBJECT, Turn, naming_schema, prepare
-from mainstem.server.validation import Body, read_body
+from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation, Message
 from mainstem.tokens.responses import read_input, read_tools
 from mainstem.tools import ToolChoice
@@ -37,7 +38,7 @@ INCLUDED_LOGPROBS = "message.output_text.logprobs"
 _UNSUPPORTED = ("background", "conversation", "prompt", "max_tool_calls")
 
 
-class ResponsesBody(Body):
+class ResponsesBody(LifetimeBody):
     """Body of `POST /v1/responses`."""
 
     model: str
@@ -62,8 +63,6 @@ class ResponsesBody(Body):
     truncation: str | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_options: Any = None
     service_tier: str | None = None
     background: Any = None
     conversation: Any = None
@@ -87,6 +86,7 @@ def router(service: Service) -> APIRouter:
         new = tuple(placed.message for placed in read_input(body.input))
         turn = read_turn(service, body, (*earlier, *new))
         namespace = namespace_of(body.cache_salt, tenant)
+        lifetime = read_lifetime(body, request.headers)
         ready = await prepare(service, turn, namespace=namespace)
 
         def keep(response: dict[str, Any], said: Message) -> None:
@@ -105,7 +105,9 @@ def router(service: Service) -> APIRouter:
                 key=body.prompt_cache_key,
                 compare_with=comparison_id(body.prompt_cache_options),
             )
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, origin=origin)
+            generation = Generation(
+                service, [ready.prompt], ready.params, namespace=namespace, origin=origin, lifetime=lifetime
+            )
             return await send(request, generation, writer, stream=bool(body.stream))
 
     @routes.get("/v1/responses/{response_id}")
@@ -252,10 +254,22 @@ def _echo(body: ResponsesBody) -> dict[str, Any]:
         "metadata": body.metadata or {},
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,
+        "prompt_cache_options": _echo_of_options(body),
         "user": body.user,
         "service_tier": "default",
         "background": False,
         "max_tool_calls": None,
+    }
+
+
+def _echo_of_options(body: ResponsesBody) -> dict[str, Any] | None:
+    options = body.prompt_cache_options
+    if options is None:
+        return None
+    return {
+        "mode": options.mode or "implicit",
+        "ttl": options.ttl or OPENAI_TTL,
+        "comparison_response_id": options.comparison_response_id,
     }
 
 

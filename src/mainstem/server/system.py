@@ -13,9 +13,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from mainstem.errors import InvalidRequest
 from mainstem.server.auth import is_operator, require_operator, tenant_of
 from mainstem.server.index import index_page
+from mainstem.server.lifetime import MAX_ID_CHARACTERS
 from mainstem.server.openapi import document, takes
 from mainstem.server.prompts import decode_ids, encode_chat, encode_text, token_ids
-from mainstem.server.protocol import Objects
+from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.service import Service
 from mainstem.server.validation import Body, read_body
 from mainstem.tokens import Conversation
@@ -38,6 +39,13 @@ class DetokenizeBody(Body):
 
     model: str | None = None
     tokens: Any
+
+
+class EndSessionBody(Body):
+    """Body of `POST /cache/end-session`: who will not come back."""
+
+    session_id: str = Field(min_length=1, max_length=MAX_ID_CHARACTERS)
+    cache_salt: str | None = None
 
 
 def router(service: Service) -> APIRouter:
@@ -86,6 +94,12 @@ def router(service: Service) -> APIRouter:
             return JSONResponse({"prompt": ""})
         ids = token_ids(body.tokens, service.engine.tokenizer.vocab_size, "tokens")
         return JSONResponse({"prompt": await decode_ids(service, ids)})
+
+    @routes.post("/cache/end-session", openapi_extra=takes(EndSessionBody))
+    async def cache_end_session(request: Request) -> Response:
+        body = await read_body(request, EndSessionBody, limit=service.body_limit)
+        namespace = namespace_of(body.cache_salt, tenant_of(request))
+        return JSONResponse({"known": await service.engine.end_session(body.session_id, namespace)})
 
     @routes.post("/cache/reset")
     async def cache_reset(request: Request) -> Response:

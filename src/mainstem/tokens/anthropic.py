@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mainstem.errors import InvalidRequest
-from mainstem.tokens.chat import read_function, read_part, read_parts, refuse
-from mainstem.tokens.conversation import Message, Tool, ToolCall
+from mainstem.tokens.chat import read_breakpoint, read_breakpoints, read_function, read_part, read_parts, refuse
+from mainstem.tokens.conversation import Breakpoint, Message, Tool, ToolCall
 from mainstem.tokens.placed import CallPaths, Placed, part_paths
 
 
@@ -24,7 +24,8 @@ def read_messages(system: object, messages: Sequence[Mapping[str, Any]]) -> tupl
     if not messages:
         raise InvalidRequest("messages must have at least one message", param="messages")
     parts = read_parts("system", system)
-    first = Placed(Message(role="system", parts=parts), "system", part_paths("system", system, parts))
+    instructions = Message(role="system", parts=parts, breakpoints=read_breakpoints("system", system))
+    first = Placed(instructions, "system", part_paths("system", system, parts))
     read = [first] if any(parts) else []
     for i, message in enumerate(messages):
         read += _messages(f"messages[{i}]", message)
@@ -53,6 +54,7 @@ def _messages(where: str, message: Mapping[str, Any]) -> list[Placed]:
     texts: dict[str, str] = {}
     thoughts: dict[str, str] = {}
     calls: dict[CallPaths, ToolCall] = {}
+    marks: list[Breakpoint | None] = []
     for i, block in enumerate(content):
         place = f"{where}.content[{i}]"
         match block:
@@ -63,22 +65,27 @@ def _messages(where: str, message: Mapping[str, Any]) -> list[Placed]:
             case {"type": "redacted_thinking"} if role == "assistant":
                 pass
             case {"type": "tool_result", "tool_use_id": str() as call_id} if role == "user":
-                results.append(_result(place, call_id, block.get("content")))
+                results.append(_result(place, call_id, block))
             case _:
+                marks.append(read_breakpoint(place, block, len(texts)))
                 texts[place if isinstance(block, str) else f"{place}.text"] = read_part(place, block)
     said = Message(
         role=role,
         parts=tuple(texts.values()),
         reasoning="\n".join(thoughts.values()) if thoughts else None,
         tool_calls=tuple(calls.values()),
+        breakpoints=tuple(mark for mark in marks if mark is not None),
     )
     placed = Placed(said, where, tuple(texts), next(iter(thoughts), ""), tuple(calls))
     return [*results, placed] if texts or thoughts or calls or not results else results
 
 
-def _result(where: str, call_id: str, content: object) -> Placed:
+def _result(where: str, call_id: str, block: Mapping[str, Any]) -> Placed:
+    content = block.get("content")
     parts = read_parts(f"{where}.content", content)
-    message = Message(role="tool", parts=parts, tool_call_id=call_id)
+    marks = (*read_breakpoints(f"{where}.content", content), read_breakpoint(where, block, len(parts) - 1))
+    kept = tuple(mark for mark in marks if mark is not None)
+    message = Message(role="tool", parts=parts, tool_call_id=call_id, breakpoints=kept)
     return Placed(message, where, part_paths(f"{where}.content", content, parts))
 
 

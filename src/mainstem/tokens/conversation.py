@@ -8,9 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+class Breakpoint(NamedTuple):
+    """A client's wish to keep a prompt up to here. It never changes what is rendered.
+
+    Attributes:
+        part: the last part of the message that belongs to what is kept.
+        ttl: for how long, as the client wrote it; None for the request's own.
+    """
+
+    part: int
+    ttl: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,7 @@ class Message:
         tool_calls: what an assistant called.
         tool_call_id: of the call that a tool's message answers.
         name: of a participant or a tool.
+        breakpoints: up to which of its parts the prompt is to be kept.
     """
 
     role: str
@@ -47,6 +60,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    breakpoints: tuple[Breakpoint, ...] = ()
 
     @property
     def text(self) -> str:
@@ -63,12 +77,14 @@ class Tool:
         description: for the model.
         parameters: JSON schema of its arguments, an object; None if it takes none.
         strict: the arguments must follow the schema even where the model calls of its own accord.
+        breakpoint: the prompt is to be kept up to here.
     """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
     strict: bool = False
+    breakpoint: Breakpoint | None = None
 
     @property
     def schema(self) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mainstem.errors import InvalidRequest
-from mainstem.tokens.chat import read_function, read_parts, refuse
+from mainstem.tokens.chat import read_breakpoints, read_function, read_parts, refuse
 from mainstem.tokens.conversation import Message, Tool, ToolCall
 from mainstem.tokens.placed import CallPaths, Placed, part_paths
 
@@ -55,13 +55,15 @@ def _item(where: str, item: Any) -> Placed:
             return Placed(message, where, calls=(CallPaths(f"{where}.name", f"{where}.arguments"),))
         case {"type": "function_call_output", "call_id": str() as call_id, "output": output}:
             parts = read_parts(f"{where}.output", output)
-            message = Message(role="tool", parts=parts, tool_call_id=call_id)
+            marks = read_breakpoints(f"{where}.output", output)
+            message = Message(role="tool", parts=parts, tool_call_id=call_id, breakpoints=marks)
             return Placed(message, where, part_paths(f"{where}.output", output, parts))
         case {"type": "reasoning"}:
             return Placed(Message(role="assistant", reasoning=_thoughts(item)), where, reasoning=where)
         case {"role": "user" | "system" | "developer" | "assistant" as role} if item.get("type") in (None, "message"):
             parts = read_parts(f"{where}.content", item.get("content"))
-            message = Message(role=role, parts=parts)
+            marks = read_breakpoints(f"{where}.content", item.get("content"))
+            message = Message(role=role, parts=parts, breakpoints=marks)
             return Placed(message, where, part_paths(f"{where}.content", item.get("content"), parts))
     kind = item.get("type")
     if kind in ("function_call", "function_call_output"):
@@ -96,6 +98,8 @@ def _merged(before: Placed, after: Placed) -> Placed:
         parts=before.message.parts + after.message.parts,
         reasoning=before.message.reasoning,
         tool_calls=before.message.tool_calls + after.message.tool_calls,
+        breakpoints=before.message.breakpoints
+        + tuple(mark._replace(part=len(before.parts) + mark.part) for mark in after.message.breakpoints),
     )
     return before._replace(message=message, parts=before.parts + after.parts, calls=before.calls + after.calls)
 

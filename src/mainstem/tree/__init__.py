@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mainstem.tree.block_hash import BlockHashCache
 from mainstem.tree.eviction import EvictionReason, OnEvict
+from mainstem.tree.hints import NO_HINTS, CacheHints, Keep, Retention
 from mainstem.tree.interface import (
     CacheStats,
     InsertResult,
@@ -31,10 +32,13 @@ CACHES: dict[str, Callable[[int, int], PrefixCache]] = {
 
 __all__ = [
     "CACHES",
+    "NO_HINTS",
     "BlockHashCache",
+    "CacheHints",
     "CacheStats",
     "EvictionReason",
     "InsertResult",
+    "Keep",
     "MatchResult",
     "Namespace",
     "NamespaceKey",
@@ -44,6 +48,7 @@ __all__ = [
     "PrefixCache",
     "PrefixHandle",
     "RadixCache",
+    "Retention",
     "Reuse",
     "SequenceView",
     "TokenArray",

@@ -117,11 +117,11 @@ def _check_order(order: EvictionOrder, unlocked: list[Node]) -> None:
             else:
                 first = order.is_given_up(child) or child.last_used <= node.last_used
             assert first, "a node would be evicted before its child"
-            _check_retention(node, child)
+            _check_retention(order, node, child)
 
 
-def _check_retention(node: Node, child: Node) -> None:
-    above, below = node.ring.retention, child.ring.retention
+def _check_retention(order: EvictionOrder, node: Node, child: Node) -> None:
+    above, below = order.retention_of(node), order.retention_of(child)
     if below is not None:
         assert above is not None, "a node is retained without its parent"
         assert above == above.joined(below), "a node is retained longer or more than its parent"

@@ -12,6 +12,8 @@ from typing import ClassVar, NamedTuple
 
 from mainstem.errors import OutOfSlots
 from mainstem.pages import ExtentAllocator, Run, SlotArray, disjoint_runs, slots_of
+from mainstem.tree.eviction import EvictionReason
+from mainstem.tree.hints import CacheHints
 from mainstem.tree.keys import Namespace, TokenArray, Tokens
 
 
@@ -139,6 +141,9 @@ class PrefixCache(ABC):
         capacity: slots of the pool, a multiple of `page_size`.
         page_size: tokens in a page.
 
+    Attributes:
+        evicted_by_reason: how many tokens have left since the start, by reason; empty where that is not known.
+
     Raises:
         ValueError: when `capacity` or `page_size` is not positive, or the one is no multiple of the other.
     """
@@ -159,6 +164,7 @@ class PrefixCache(ABC):
         self._num_nodes = 0
         self._queries = self._hits = self._query_tokens = self._hit_tokens = 0
         self._inserted_tokens = self._evicted = 0
+        self.evicted_by_reason: dict[EvictionReason, int] = {}
 
     @abstractmethod
     def match_prefix(self, tokens: Tokens, namespace: Namespace = ()) -> MatchResult:
@@ -230,6 +236,31 @@ class PrefixCache(ABC):
             NotImplementedError: unless `reuse` is SCHEDULED; no other cache is given tokens before they are computed.
         """
         raise NotImplementedError("this cache holds computed tokens only")
+
+    def begin(self, tokens: Tokens, namespace: Namespace, match: MatchResult, hints: CacheHints) -> None:  # noqa: B027
+        """A request begins, and was just told that `match` is cached of its tokens; only some caches take hints."""
+
+    def end(self, tokens: Tokens, namespace: Namespace, handle: PrefixHandle | None, hints: CacheHints) -> None:  # noqa: B027
+        """A request that began has ended.
+
+        Args:
+            tokens: all that it has computed.
+            namespace: as when it began.
+            handle: of what it leaves in the cache; None for nothing.
+            hints: as when it began.
+        """
+
+    def end_session(self, session: str, namespace: Namespace = ()) -> bool:  # noqa: ARG002
+        """A session will not come back, says its client after its last request; whether the session is known here."""
+        return False
+
+    def expire(self, ttl_s: float, limit: int | None = None) -> int:  # noqa: ARG002
+        """Evict what nobody has used for so long and nothing retains, at most about `limit` tokens.
+
+        Returns:
+            How many were evicted; always 0 where nothing expires.
+        """
+        return 0
 
     @abstractmethod
     def evict(self, n: int) -> int:

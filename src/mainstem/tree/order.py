@@ -222,6 +222,10 @@ class EvictionOrder:
             node = next(iter(node.children.values()))
         return node
 
+    def retention_of(self, node: Node) -> Retention | None:
+        """How a node is retained now; None if it is not, or no more."""
+        return node.ring.retention if self._is_retained(node, self._clock()) else None
+
     @property
     def retained_tokens(self) -> int:
         """Unlocked tokens that are retained."""

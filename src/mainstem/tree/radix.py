@@ -226,8 +226,9 @@ class RadixCache(PrefixCache):
 
     def end(self, tokens: Tokens, namespace: Namespace, handle: PrefixHandle | None, hints: CacheHints) -> None:
         key = namespace_key(namespace)
-        node = None if handle is None else self._node_of(handle)
-        self._sessions.end(key, hints, None if node is self._nothing else node)
+        # Its tenant's quota may have cost it the end of what it left as soon as that was unlocked.
+        is_left = isinstance(handle, Node) and handle.home is not None and handle is not self._nothing
+        self._sessions.end(key, hints, self._node_of(handle) if handle is not None and is_left else None)
         tokens = as_tokens(tokens)
         for keep in hints.keep:
             self._retain(key, tokens[: keep.length], keep.retention)

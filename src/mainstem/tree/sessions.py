@@ -211,16 +211,15 @@ class Sessions:
         if session.left is node:
             session.left = None
             session.record.over[EvictionReason.SUPERSEDED].come_back()
-        elif session.is_over and node in session.tips:
+        if session.is_over and node in session.tips:
             session.is_over = False
             session.record.over[EvictionReason.ENDED].come_back()
 
     def _finish(self, session: Session) -> None:
-        if session.is_over:
-            return
-        session.is_over = True
-        session.is_open = False
-        session.record.over[EvictionReason.ENDED].say()
+        if not session.is_over:
+            session.is_over = True
+            session.is_open = False
+            session.record.over[EvictionReason.ENDED].say()
         if session.record.is_believed(EvictionReason.ENDED):
             for tip in session.tips:
                 self._give_up(session, tip, EvictionReason.ENDED)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.bench.trace import BlockTrace, TraceResult, measure, read_traces
+from mainstem.bench.trace import BlockTrace, EndBit, TraceResult, measure, read_traces
+from mainstem.bench.trace.sessions import find_turns, hits_with_end_bit
 
 TRACES = Path(__file__).parents[4] / "shared" / "data" / "traces"
 MOONCAKE = TRACES / "mooncake-fast25" / "FAST25-release" / "traces" / "conversation_trace.jsonl"
@@ -42,6 +43,15 @@ def test_lru_at_5_percent_hits_20_0_percent_of_the_tokens_and_the_clairvoyant_ca
     }
     assert shares.pop("clairvoyant") == "37.4"
     assert set(shares.values()) == {"20.0"}
+
+
+@pytest.mark.parametrize(("end_bit", "least"), [(EndBit(0.9), 0.31), (EndBit(0.9, "false"), 0.34), (EndBit(0.0), 0.18)])
+def test_an_end_bit_lifts_the_tree_above_lru_and_its_inverse_costs_less_than_two_points(
+    mooncake: BlockTrace, end_bit: EndBit, least: float
+) -> None:
+    hits = hits_with_end_bit(mooncake, find_turns(mooncake), end_bit, int(mooncake.distinct * 0.05))
+    pairs = zip(mooncake.requests, hits, strict=True)
+    assert sum(mooncake.tokens_in(found, request) for request, found in pairs) / mooncake.tokens > least
 
 
 def test_coding_sessions_with_sub_agents_are_read() -> None:

@@ -7,12 +7,14 @@ Needs no torch.
 from mainstem.bench.trace.blocks import BlockRequest, BlockTrace
 from mainstem.bench.trace.curves import ARMS, Curve, Hits, TraceResult, choose_capacities, measure, policies
 from mainstem.bench.trace.readers import read_traces
+from mainstem.bench.trace.sessions import EndBit
 
 __all__ = [
     "ARMS",
     "BlockRequest",
     "BlockTrace",
     "Curve",
+    "EndBit",
     "Hits",
     "TraceResult",
     "choose_capacities",

@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeAlias
 
 from mainstem.bench.trace.blocks import BlockTrace
 from mainstem.bench.trace.bounds import clairvoyant_hits, infinite_hits, reuses
+from mainstem.bench.trace.sessions import EndBit, find_turns, hits_with_end_bit
 from mainstem.tree import BlockHashCache, PrefixCache, RadixCache
 
 ARMS: Mapping[str, Callable[[int], PrefixCache]] = {
@@ -77,24 +78,31 @@ def choose_capacities(trace: BlockTrace) -> tuple[int, ...]:
     return tuple(sorted({max(capacity, trace.longest) for capacity in shares}))
 
 
-def policies() -> tuple[str, ...]:
+def policies(end_bits: Sequence[EndBit] = ()) -> tuple[str, ...]:
     """The names of all that `measure` measures, in its order."""
-    return (*ARMS, CLAIRVOYANT)
+    return (*ARMS, *(end_bit.name for end_bit in end_bits), CLAIRVOYANT)
 
 
-def measure(trace: BlockTrace, capacities: Sequence[int], advance: Advance) -> TraceResult:
+def measure(
+    trace: BlockTrace, capacities: Sequence[int], advance: Advance, end_bits: Sequence[EndBit] = ()
+) -> TraceResult:
     """Serve the trace with every policy at every capacity.
 
     Args:
         trace: what is asked for.
         capacities: in blocks, ascending, each at least the longest prompt of the trace.
         advance: told of progress.
+        end_bits: how requests say that their conversation is over, each a policy of its own.
     """
     reused = reuses(trace)
+    turns = find_turns(trace) if end_bits else []
+    by_name = {end_bit.name: end_bit for end_bit in end_bits}
 
     def hits(policy: str, capacity: int) -> Iterator[int]:
         if policy == CLAIRVOYANT:
             return clairvoyant_hits(trace.requests, reused, capacity)
+        if policy in by_name:
+            return hits_with_end_bit(trace, turns, by_name[policy], capacity)
         return cache_hits(trace, ARMS[policy](capacity))
 
     return TraceResult(
@@ -103,7 +111,7 @@ def measure(trace: BlockTrace, capacities: Sequence[int], advance: Advance) -> T
         capacities=tuple(capacities),
         curves=tuple(
             Curve(name, tuple(_total(trace, _reporting(hits(name, size), name, advance)) for size in capacities))
-            for name in policies()
+            for name in policies(end_bits)
         ),
     )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mainstem.bench.trace.curves import CLAIRVOYANT, Hits, TraceResult
+from mainstem.bench.trace.curves import ARMS, CLAIRVOYANT, Hits, TraceResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +18,9 @@ _INFINITE_COLOR = "#57606a"
 
 def label(policy: str) -> str:
     """How a policy is called in tables and pictures."""
-    return "Belady, optimal" if policy == CLAIRVOYANT else f"{policy} LRU"
+    if policy == CLAIRVOYANT:
+        return "Belady, optimal"
+    return f"{policy} LRU" if policy in ARMS else policy
 
 
 def summary(result: TraceResult) -> str:
@@ -41,7 +44,7 @@ def table(result: TraceResult) -> Table:
     for name in ("blocks", "share", "tokens"):
         shown.add_column(name, justify="right", no_wrap=True)
     for curve in result.curves:
-        shown.add_column(label(curve.policy), justify="right", no_wrap=True)
+        shown.add_column(label(curve.policy), justify="right", no_wrap=len(result.curves) <= 3)
     for row, capacity in enumerate(result.capacities):
         ratios = [_ratios(result, curve.hits[row]) for curve in result.curves]
         shown.add_row(
@@ -101,7 +104,7 @@ def _draw_curves(axes: Axes, result: TraceResult) -> None:
     infinite = result.infinite.blocks / trace.references
     axes.axhline(infinite, color=_INFINITE_COLOR, linestyle=":", label=f"infinite cache: {infinite:.4f}")
     # Where two policies agree, the later one leaves gaps through which the earlier one shows.
-    for curve, style in zip(reversed(result.curves), ("-", "-", (0, (4, 4))), strict=False):
+    for curve, style in zip(reversed(result.curves), chain(("-", "-", (0, (4, 4))), repeat("-")), strict=False):
         ratios = [hits.blocks / trace.references for hits in curve.hits]
         color = _COLORS.get(curve.policy)
         axes.plot(shares, ratios, marker="o", markersize=4, linestyle=style, color=color, label=label(curve.policy))

@@ -16,7 +16,7 @@ from mainstem.errors import ConfigError, TraceError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mainstem.bench.trace import BlockTrace, TraceResult
+    from mainstem.bench.trace import BlockTrace, EndBit, TraceResult
 
 SUMMARY = "hit ratio against capacity on recorded hash traces"
 DESCRIPTION = """\
@@ -48,11 +48,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--block-size", metavar="TOKENS", help="tokens in a block, where the files do not say it [default: 512]"
     )
+    parser.add_argument(
+        "--end-bits",
+        metavar="LIST",
+        help="measure the tree also where each request says whether it is the last of its conversation, and is right "
+        "in so many percent of the cases, such as 100,90,0; 90:false errs only in saying so, 90:missed only in not",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write."""
     block_size = None if arguments.block_size is None else whole_number("--block-size", arguments.block_size)
+    end_bits = () if arguments.end_bits is None else _end_bits(arguments.end_bits)
     require_bench_extras("bench trace")
     if arguments.out is not None:
         _make_folder(arguments.out)
@@ -64,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     with console.status("reading"):
         trace = read_traces(arguments.files, block_size=block_size)
     capacities = choose_capacities(trace) if arguments.capacities is None else _capacities(arguments.capacities, trace)
-    result = _measure(trace, capacities, console)
+    result = _measure(trace, capacities, end_bits, console)
     console.print(summary(result))
     console.print("hit ratio of blocks and of tokens, by capacity:\n")
     console.print(table(result))
@@ -73,14 +80,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(trace: BlockTrace, capacities: tuple[int, ...], console: Console) -> TraceResult:
+def _measure(
+    trace: BlockTrace, capacities: tuple[int, ...], end_bits: tuple[EndBit, ...], console: Console
+) -> TraceResult:
     from rich.progress import Progress
 
     from mainstem.bench.trace import measure, policies
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bars = {name: progress.add_task(name, total=len(trace.requests) * len(capacities)) for name in policies()}
-        return measure(trace, capacities, lambda policy, requests: progress.advance(bars[policy], requests))
+        bars = {
+            name: progress.add_task(name, total=len(trace.requests) * len(capacities)) for name in policies(end_bits)
+        }
+        return measure(trace, capacities, lambda policy, requests: progress.advance(bars[policy], requests), end_bits)
 
 
 def _write(result: TraceResult, arguments: argparse.Namespace, console: Console) -> None:
@@ -109,6 +120,26 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out: cannot make the folder {folder}: {error.strerror}") from None
+
+
+def _end_bits(text: str) -> tuple[EndBit, ...]:
+    """How often what requests say is right, as the user gave it."""
+    return tuple(dict.fromkeys(_end_bit(part.strip()) for part in text.split(",")))
+
+
+def _end_bit(text: str) -> EndBit:
+    from mainstem.bench.trace.sessions import ERRORS, EndBit
+
+    share, _, errors = text.partition(":")
+    try:
+        percent = float(share.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= 100 or (errors or ERRORS[0]) not in ERRORS:
+        raise ConfigError(
+            f"--end-bits: '{text}' is neither a percentage, as in 90, nor one with errors, as in 90:false"
+        )
+    return EndBit(percent / 100, errors or ERRORS[0])
 
 
 def _capacities(text: str, trace: BlockTrace) -> tuple[int, ...]:

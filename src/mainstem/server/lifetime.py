@@ -1,0 +1,192 @@
+"""What a request says about how long its prompt is worth keeping, in the fields and headers of any API.
+
+Three ways to say the same: our own `cache_hints`, OpenAI's `prompt_cache_key`, `prompt_cache_options` and
+`prompt_cache_breakpoint`, Anthropic's `cache_control`. They are wishes, and none of them changes a prompt or a reply.
+What becomes of them is the business of the prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mainstem.config import parse_duration
+from mainstem.errors import ConfigError, InvalidRequest
+from mainstem.server.validation import Body
+from mainstem.tree import CacheHints, Keep, Retention
+
+if TYPE_CHECKING:
+    from mainstem.server.prompts import Prompt
+
+MAX_ID_CHARACTERS = 256
+OPENAI_TTL = "30m"
+ANTHROPIC_TTL = "5m"
+_YES, _NO = ("1", "true", "yes"), ("0", "false", "no", "")
+
+
+class HintsBody(Body):
+    """`cache_hints`: what other APIs have no fields for."""
+
+    session_id: str | None = None
+    end: bool | None = None
+    expected_return_s: float | None = None
+    ttl: str | None = None
+    priority: int | None = None
+
+
+class OptionsBody(Body):
+    """`prompt_cache_options`, as OpenAI has it."""
+
+    mode: str | None = None
+    ttl: str | None = None
+    prewarm: bool | None = None
+    comparison_response_id: Any = None
+
+
+class LifetimeBody(Body):
+    """The fields that every API takes here."""
+
+    cache_hints: HintsBody | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: OptionsBody | None = None
+    prompt_cache_retention: str | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetime:
+    """What one request says.
+
+    Attributes:
+        session: the conversation that it belongs to.
+        source: whose word it is: what one key's clients say is believed or not together.
+        ends: nothing will follow in this session.
+        expected_return_s: in how many seconds the next request will come.
+        ttl_s: how long the whole prompt is to be kept; None for no longer than others.
+        breakpoint_ttl: of breakpoints that do not say it.
+        priority: of all that is to be kept, 0 to 2.
+        prewarm: compute the prompt and generate nothing.
+    """
+
+    session: str | None = None
+    source: str = ""
+    ends: bool = False
+    expected_return_s: float | None = None
+    ttl_s: float | None = None
+    breakpoint_ttl: str = OPENAI_TTL
+    priority: int = 1
+    prewarm: bool = False
+
+    def hints(self, prompt: Prompt) -> CacheHints:
+        """What the engine is told of one prompt.
+
+        Raises:
+            InvalidRequest: when a breakpoint's time is none.
+        """
+        keeps = [
+            Keep(mark.length, Retention.of(_seconds(mark.ttl or self.breakpoint_ttl, "ttl"), self.priority))
+            for mark in prompt.breakpoints
+        ]
+        if self.ttl_s is not None:
+            keeps.append(Keep(len(prompt.ids), Retention.of(self.ttl_s, self.priority)))
+        return CacheHints(self.session, self.ends, self.expected_return_s, tuple(keeps), self.source)
+
+
+NO_WISHES = Lifetime()
+
+
+def read_lifetime(body: LifetimeBody, headers: Mapping[str, str]) -> Lifetime:
+    """What a request's body and headers say; the body wins.
+
+    Raises:
+        InvalidRequest: naming the field that is wrong.
+    """
+    said = body.cache_hints or HintsBody()
+    session = _identifier(said.session_id, "cache_hints.session_id") or _identifier(
+        headers.get("x-session-id"), "x-session-id"
+    )
+    key = _identifier(body.prompt_cache_key, "prompt_cache_key")
+    returns = said.expected_return_s
+    if returns is None:
+        returns = _number(headers.get("x-expected-return-s"), "x-expected-return-s")
+    if returns is not None and not 0 <= returns <= 366 * 86400:
+        raise InvalidRequest("expected_return_s must be a number of seconds, 0 to a year", param="expected_return_s")
+    if said.priority is not None and not 0 <= said.priority <= 2:
+        raise InvalidRequest(f"priority must be 0, 1 or 2, got {said.priority}", param="cache_hints.priority")
+    options = body.prompt_cache_options or OptionsBody()
+    if options.mode not in (None, "implicit", "explicit"):
+        raise InvalidRequest("mode must be 'implicit' or 'explicit'", param="prompt_cache_options.mode")
+    if options.ttl is not None:
+        _seconds(options.ttl, "prompt_cache_options.ttl")
+    return Lifetime(
+        session=session or (None if key is None else f"key {key}"),
+        source=key or "",
+        ends=bool(said.end) or _switch(headers.get("x-session-end"), "x-session-end"),
+        expected_return_s=returns,
+        ttl_s=_whole_ttl(body, said, options),
+        breakpoint_ttl=options.ttl or OPENAI_TTL,
+        priority=1 if said.priority is None else said.priority,
+        prewarm=bool(options.prewarm),
+    )
+
+
+class Written(NamedTuple):
+    """Tokens that a request has written to the cache, by how long they are wanted there."""
+
+    short: int
+    long: int
+
+
+def split_written(prompt: Prompt, lifetime: Lifetime, cached: int, written: int, *, long_s: float) -> Written:
+    """Which of the tokens after the first `cached` ones are wanted for `long_s` seconds or more."""
+    long = [keep.length for keep in lifetime.hints(prompt).keep if keep.retention.ttl_s >= long_s]
+    for_long = min(max(max(long, default=0) - cached, 0), written)
+    return Written(written - for_long, for_long)
+
+
+def _whole_ttl(body: LifetimeBody, said: HintsBody, options: OptionsBody) -> float | None:
+    """How long the whole prompt is to be kept, in seconds."""
+    if said.ttl is not None:
+        return _seconds(said.ttl, "cache_hints.ttl")
+    if body.cache_control is not None:
+        ttl = body.cache_control.get("ttl") or ANTHROPIC_TTL
+        return _seconds(ttl, "cache_control.ttl")
+    if body.prompt_cache_options is not None and options.mode != "explicit":
+        return _seconds(options.ttl or OPENAI_TTL, "prompt_cache_options.ttl")
+    if body.prompt_cache_retention == "24h":
+        return _seconds("24h", "prompt_cache_retention")
+    return None
+
+
+def _seconds(text: object, param: str) -> float:
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{param} must be a time such as '5m', got {text!r}", param=param)
+    try:
+        return parse_duration(text)
+    except ConfigError as error:
+        raise InvalidRequest(f"{param}: {error}", param=param) from None
+
+
+def _identifier(text: str | None, param: str) -> str | None:
+    if text is None:
+        return None
+    if not 1 <= len(text) <= MAX_ID_CHARACTERS:
+        raise InvalidRequest(f"{param} must have 1 to {MAX_ID_CHARACTERS} characters", param=param)
+    return text
+
+
+def _number(text: str | None, param: str) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidRequest(f"{param} must be a number of seconds", param=param) from None
+
+
+def _switch(text: str | None, param: str) -> bool:
+    value = (text or "").strip().lower()
+    if value in _YES or value in _NO:
+        return value in _YES
+    raise InvalidRequest(f"{param} must be true or false", param=param)

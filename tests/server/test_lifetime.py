@@ -1,0 +1,222 @@
+"""What clients say about how long a prompt is worth keeping, with the real SDKs where they have a field for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from mainstem.server import BackgroundServer
+from mainstem.tree import RadixCache, Retention
+from mainstem.tree.fair import FairOrder
+from tests.server.conftest import MODEL, metric
+
+LONG = "The harbour master keeps a ledger of every ship, its cargo, its captain and the day it came. "
+EPHEMERAL: dict[str, Any] = {"type": "ephemeral"}
+
+
+@pytest.fixture
+def claude(server: BackgroundServer) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+
+
+def order_of(server: BackgroundServer) -> FairOrder:
+    cache = server._engine._engine.core.cache
+    assert isinstance(cache, RadixCache)
+    return cache._order
+
+
+def retained(server: BackgroundServer) -> dict[Retention, int]:
+    """Tokens that are retained now, by how."""
+    orders = [account.order for account in order_of(server).accounts.values()]
+    return {kept: ring.tokens for order in orders for kept, ring in order._retained.items() if ring.tokens}
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(http: httpx.Client) -> None:
+    http.post("/cache/reset")
+
+
+def ask(claude: anthropic.Anthropic, system: Any, said: Any = "Hello there.", **fields: Any) -> anthropic.types.Message:
+    message: anthropic.types.Message = claude.messages.create(
+        model=MODEL, system=system, messages=[{"role": "user", "content": said}], **{"max_tokens": 2, **fields}
+    )
+    return message
+
+
+def test_cache_control_keeps_the_prompt_up_to_its_block(server: BackgroundServer, claude: anthropic.Anthropic) -> None:
+    ask(claude, [{"type": "text", "text": LONG * 5, "cache_control": EPHEMERAL}])
+    (kept,) = retained(server).items()
+    tokens = claude.messages.count_tokens(
+        model=MODEL, system=LONG * 5, messages=[{"role": "user", "content": "Hello there."}]
+    ).input_tokens
+    assert kept[0] == Retention.of(300.0)
+    assert tokens - 30 < kept[1] < tokens - 3
+
+
+def test_creation_is_reported_by_time_to_live(claude: anthropic.Anthropic) -> None:
+    system: Any = [
+        {"type": "text", "text": LONG * 5, "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        {"type": "text", "text": LONG * 2, "cache_control": {"type": "ephemeral", "ttl": "5m"}},
+    ]
+    usage = ask(claude, system).usage
+    creation = usage.cache_creation
+    assert creation is not None
+    assert usage.input_tokens == 0
+    assert creation.ephemeral_5m_input_tokens + creation.ephemeral_1h_input_tokens == usage.cache_creation_input_tokens
+    assert creation.ephemeral_1h_input_tokens > creation.ephemeral_5m_input_tokens > 0
+    again = ask(claude, system).usage
+    assert again.cache_creation is not None
+    assert again.cache_read_input_tokens
+    assert again.cache_creation.ephemeral_1h_input_tokens == 0
+
+
+MARKED: Any = [
+    {"type": "text", "text": "Read this."},
+    {"type": "text", "text": LONG, "cache_control": EPHEMERAL},
+]
+PLAIN: Any = [{"type": "text", "text": "Read this."}, {"type": "text", "text": LONG}]
+
+
+@pytest.mark.parametrize("tools", [False, True])
+def test_markers_never_reach_a_prompt_of_anthropics_api(claude: anthropic.Anthropic, tools: bool) -> None:
+    tool: Any = {"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}
+    more: dict[str, Any] = {"tools": [tool]} if tools else {}
+    marked: dict[str, Any] = {"tools": [{**tool, "cache_control": EPHEMERAL}]} if tools else {}
+    plain = ask(claude, PLAIN, PLAIN, **more).usage
+    usage = ask(claude, MARKED, MARKED, **marked, cache_control=EPHEMERAL).usage
+    # All but the last token is found, so the rendered tokens are the same.
+    assert usage.cache_read_input_tokens == plain.cache_creation_input_tokens - 1  # type: ignore[operator]
+
+
+def test_markers_never_reach_a_prompt_of_openais_apis(sdk: openai.OpenAI) -> None:
+    def usage(content: Any, **fields: Any) -> Any:
+        reply = sdk.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": content}], max_tokens=2, **fields
+        )
+        assert reply.usage is not None
+        return reply.usage
+
+    plain = usage(PLAIN)
+    part: Any = [PLAIN[0], {**PLAIN[1], "prompt_cache_breakpoint": {"mode": "explicit"}}]
+    marked = usage(part, prompt_cache_options={"mode": "explicit", "ttl": "12h"}, prompt_cache_key="ledger")
+    assert plain.prompt_tokens == marked.prompt_tokens
+    assert marked.prompt_tokens_details.cached_tokens == plain.prompt_tokens - 1
+    assert marked.prompt_tokens_details.cache_write_tokens == 1
+
+
+def test_an_explicit_breakpoint_takes_the_requests_time_to_live(server: BackgroundServer, sdk: openai.OpenAI) -> None:
+    content: Any = [{**PLAIN[1], "prompt_cache_breakpoint": {"mode": "explicit"}}, PLAIN[0]]
+    options: Any = {"mode": "explicit", "ttl": "12h"}  # the SDK knows this time for responses only
+    sdk.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": content}], max_tokens=2, prompt_cache_options=options
+    )
+    assert list(retained(server)) == [Retention.of(12 * 3600.0)]
+
+
+def test_responses_say_what_was_written_for_how_long(sdk: openai.OpenAI) -> None:
+    reply = sdk.responses.create(
+        model=MODEL, input=LONG, max_output_tokens=2, prompt_cache_options={"ttl": "12h"}, prompt_cache_key="ledger"
+    )
+    assert reply.usage is not None
+    details = reply.usage.input_tokens_details
+    assert details.cache_write_tokens_details is not None
+    assert details.cache_write_tokens_details.ttl_12h_tokens == details.cache_write_tokens == reply.usage.input_tokens
+    assert reply.prompt_cache_options is not None
+    assert (reply.prompt_cache_options.mode, reply.prompt_cache_options.ttl) == ("implicit", "12h")
+
+
+def test_prewarming_a_response_computes_its_prompt_and_generates_nothing(sdk: openai.OpenAI) -> None:
+    prewarmed = sdk.responses.create(model=MODEL, input=LONG, prompt_cache_options={"prewarm": True})
+    assert prewarmed.status == "completed"
+    assert prewarmed.output_text == ""
+    assert prewarmed.usage is not None
+    assert prewarmed.usage.output_tokens == 0
+    reply = sdk.responses.create(model=MODEL, input=LONG, max_output_tokens=2)
+    assert reply.usage is not None
+    assert reply.usage.input_tokens_details.cached_tokens == reply.usage.input_tokens - 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prewarming_a_chat_computes_its_prompt_and_generates_nothing(http: httpx.Client, stream: bool) -> None:
+    body = {"messages": [{"role": "user", "content": LONG}], "max_tokens": 5}
+    options = {"prompt_cache_options": {"prewarm": True}, "stream": stream}
+    before = metric(http, "mainstem_generation_tokens_total")
+    assert http.post("/v1/chat/completions", json={**body, **options}).status_code == 200
+    assert metric(http, "mainstem_generation_tokens_total") == before
+    usage = http.post("/v1/chat/completions", json=body).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tokens_at_all_prewarm_a_message(claude: anthropic.Anthropic, stream: bool) -> None:
+    if stream:
+        with claude.messages.stream(model=MODEL, max_tokens=0, messages=[{"role": "user", "content": LONG}]) as opened:
+            message: Any = opened.get_final_message()
+    else:
+        message = claude.messages.create(model=MODEL, max_tokens=0, messages=[{"role": "user", "content": LONG}])
+    assert (message.content, message.stop_reason, message.usage.output_tokens) == ([], "max_tokens", 0)
+    again = claude.messages.create(model=MODEL, max_tokens=1, messages=[{"role": "user", "content": LONG}])
+    assert again.usage.cache_creation_input_tokens == 1
+
+
+@pytest.mark.parametrize("said", ["body", "headers"])
+def test_an_ended_session_is_given_up(server: BackgroundServer, http: httpx.Client, said: str) -> None:
+    hints: dict[str, Any] = {"cache_hints": {"session_id": "s", "end": True}} if said == "body" else {}
+    headers = {"x-session-id": "s", "x-session-end": "true"} if said == "headers" else {}
+    http.post("/v1/completions", json={"prompt": [*range(70, 170)], "max_tokens": 1, **hints}, headers=headers)
+    assert order_of(server).given_up_tokens == 100
+
+
+def test_a_session_can_be_ended_by_itself(server: BackgroundServer, http: httpx.Client) -> None:
+    body = {"prompt": [*range(70, 170)], "max_tokens": 1, "cache_hints": {"session_id": "t"}}
+    http.post("/v1/completions", json=body)
+    assert http.post("/cache/end-session", json={"session_id": "t"}).json() == {"known": True}
+    assert http.post("/cache/end-session", json={"session_id": "nobody"}).json() == {"known": False}
+    assert http.post("/cache/end-session", json={"session_id": "t", "cache_salt": "x"}).json() == {"known": False}
+    assert order_of(server).given_up_tokens == 100
+
+
+@pytest.mark.parametrize(
+    ("hints", "kept"),
+    [
+        ({"ttl": "15m", "priority": 2}, Retention.of(900.0, 2)),
+        ({"session_id": "u", "expected_return_s": 20}, Retention.of(40.0, 0)),
+    ],
+)
+def test_our_own_hints_retain_the_whole_prompt(
+    server: BackgroundServer, http: httpx.Client, hints: dict[str, Any], kept: Retention
+) -> None:
+    http.post("/v1/completions", json={"prompt": [*range(70, 170)], "max_tokens": 1, "cache_hints": hints})
+    assert retained(server) == {kept: 100}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"cache_hints": {"ttl": "soon"}}, "cache_hints.ttl"),
+        ({"cache_hints": {"priority": 3}}, "cache_hints.priority"),
+        ({"cache_hints": {"expected_return_s": -1}}, "expected_return_s"),
+        ({"cache_hints": {"session_id": ""}}, "cache_hints.session_id"),
+        ({"prompt_cache_key": "k" * 300}, "prompt_cache_key"),
+        ({"prompt_cache_options": {"mode": "other"}}, "prompt_cache_options.mode"),
+        ({"prompt_cache_options": {"ttl": "a while"}}, "prompt_cache_options.ttl"),
+        ({"cache_control": {"ttl": 5}}, "cache_control.ttl"),
+    ],
+)
+def test_a_wish_that_is_none_is_refused_by_name(http: httpx.Client, fields: dict[str, Any], named: str) -> None:
+    response = http.post("/v1/completions", json={"prompt": [70], "max_tokens": 1, **fields})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == named
+
+
+def test_a_breakpoint_that_is_none_is_refused_by_name(http: httpx.Client) -> None:
+    part = {"type": "text", "text": "x", "cache_control": {"ttl": "soon"}}
+    response = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": [part]}]})
+    assert response.status_code == 400
+    part["cache_control"] = "ephemeral"
+    response = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": [part]}]})
+    assert response.json()["error"]["param"] == "messages[0].content[0].cache_control"

@@ -1,0 +1,222 @@
+"""What stays longer and what goes earlier because of what was said of it, or because nobody used it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mainstem.tree import EvictionReason, RadixCache
+from mainstem.tree.hints import CacheHints, Keep, Retention
+from mainstem.tree.order import MANY_BRANCHES, SHARED_TTL_FACTOR
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cache(clock: Clock) -> RadixCache:
+    return RadixCache(100, clock=clock)
+
+
+def serve(cache: RadixCache, tokens: list[int], **hints: object) -> int:
+    """One request; returns how many of its tokens were cached."""
+    said = CacheHints(**hints)  # type: ignore[arg-type]
+    match = cache.match_prefix(tokens)
+    cache.begin(tokens, (), match, said)
+    handle = cache.insert(tokens).handle
+    cache.end(tokens, (), handle, said)
+    cache.check_integrity()
+    return match.length
+
+
+def keep(length: int, ttl_s: float = 300.0, priority: int = 1) -> tuple[Keep, ...]:
+    return (Keep(length, Retention.of(ttl_s, priority)),)
+
+
+def cached(cache: RadixCache, *conversations: list[int]) -> list[int]:
+    return [cache.peek(tokens).length for tokens in conversations]
+
+
+def test_what_nobody_touched_expires_and_what_was_touched_does_not(cache: RadixCache, clock: Clock) -> None:
+    serve(cache, [1, 2, 3])
+    serve(cache, [1, 7])
+    clock.now = 50.0
+    serve(cache, [1, 7])
+    clock.now = 70.0
+    assert cache.expire(60.0) == 2
+    assert cached(cache, [1, 2, 3], [1, 7]) == [1, 2]
+    assert cache.evicted_by_reason[EvictionReason.EXPIRED] == 2
+
+
+def test_a_locked_conversation_does_not_expire(cache: RadixCache, clock: Clock) -> None:
+    cache.lock(cache.insert([1, 2, 3]).handle)
+    clock.now = 1000.0
+    assert cache.expire(60.0) == 0
+
+
+def test_a_node_that_many_began_at_expires_later(cache: RadixCache, clock: Clock) -> None:
+    for last in range(MANY_BRANCHES):
+        serve(cache, [1, 2, 3, 10 + last])
+    clock.now = 61.0
+    assert cache.expire(60.0) == MANY_BRANCHES
+    assert cached(cache, [1, 2, 3]) == [3]
+    clock.now = SHARED_TTL_FACTOR * 60.0 + 1.0
+    assert cache.expire(60.0) == 3
+
+
+def test_a_sweep_can_be_limited(cache: RadixCache, clock: Clock) -> None:
+    serve(cache, list(range(10)))
+    clock.now = 100.0
+    assert [cache.expire(60.0, limit=4), cache.expire(60.0, limit=4), cache.expire(60.0, limit=4)] == [4, 4, 2]
+
+
+def test_retained_tokens_outlive_their_time_to_live_and_go_when_theirs_is_over(cache: RadixCache, clock: Clock) -> None:
+    serve(cache, [1, 2, 3, 4], keep=keep(2))
+    clock.now = 100.0
+    assert cache.expire(60.0) == 2
+    clock.now = 301.0
+    assert cache.expire(60.0) == 2
+
+
+def test_a_breakpoint_keeps_what_is_before_it(cache: RadixCache) -> None:
+    serve(cache, [1, 2, 3, 4], keep=keep(2))
+    serve(cache, [5, 6, 7, 8])
+    cache.evict(6)
+    assert cached(cache, [1, 2, 3, 4], [5, 6, 7, 8]) == [2, 0]
+
+
+def test_when_too_much_is_retained_the_lower_priority_goes_first(clock: Clock) -> None:
+    cache = RadixCache(100, retention_budget=0.05, clock=clock)
+    serve(cache, [1, 2, 3, 4], keep=keep(4, priority=0))
+    serve(cache, [5, 6, 7, 8], keep=keep(4, priority=2))
+    serve(cache, [9, 10])
+    cache.evict(4)
+    assert cached(cache, [1, 2, 3, 4], [5, 6, 7, 8], [9, 10]) == [0, 4, 2]
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.5, 1.0])
+def test_a_pool_whose_every_request_asks_for_retention_serves_everyone(clock: Clock, budget: float) -> None:
+    cache = RadixCache(100, retention_budget=budget, clock=clock)
+    rng = random.Random(1)
+    for number in range(300):
+        clock.now += rng.random()
+        tokens = [0, 0, number % 40, *(rng.randrange(3) for _ in range(rng.randrange(1, 60)))]
+        serve(cache, tokens, keep=keep(len(tokens), ttl_s=86400.0, priority=2))
+        assert cached(cache, tokens) == [len(tokens)]
+
+
+def test_with_all_retained_the_least_recently_used_go_first(cache: RadixCache) -> None:
+    for first in range(10):
+        serve(cache, [first] * 10, keep=keep(10))
+    serve(cache, [50] * 10, keep=keep(10))
+    assert cached(cache, [0] * 10, [1] * 10, [50] * 10) == [0, 10, 10]
+
+
+def test_who_is_expected_back_is_kept_for_a_while(cache: RadixCache, clock: Clock) -> None:
+    serve(cache, [1, 2, 3], session="a", expected_return_s=30.0)
+    serve(cache, [4, 5, 6])
+    cache.evict(3)
+    assert cached(cache, [1, 2, 3], [4, 5, 6]) == [3, 0]
+    clock.now = 100.0
+    serve(cache, [4, 5, 6])
+    cache.evict(3)
+    assert cached(cache, [1, 2, 3], [4, 5, 6]) == [0, 3]
+
+
+def test_what_an_ended_session_alone_has_used_goes_first(cache: RadixCache) -> None:
+    serve(cache, [1, 2, 30, 31], session="a")
+    serve(cache, [1, 2, 40, 41], session="b", ends_session=True)
+    cache.evict(2)
+    assert cached(cache, [1, 2, 30, 31], [1, 2, 40, 41]) == [4, 2]
+    assert cache.evicted_by_reason[EvictionReason.ENDED] == 2
+
+
+def test_a_session_can_be_ended_after_its_last_request(cache: RadixCache) -> None:
+    serve(cache, [1, 2], session="a")
+    serve(cache, [3, 4], session="b")
+    assert cache.end_session("b")
+    assert not cache.end_session("nobody")
+    cache.evict(2)
+    assert cached(cache, [1, 2], [3, 4]) == [2, 0]
+
+
+def test_a_session_that_comes_back_after_its_end_is_as_good_as_others(cache: RadixCache) -> None:
+    serve(cache, [1, 2], session="a", ends_session=True)
+    serve(cache, [3, 4], session="b")
+    serve(cache, [1, 2], session="a")
+    cache.evict(2)
+    assert cached(cache, [1, 2], [3, 4]) == [2, 0]
+
+
+def test_a_branch_that_its_session_left_goes_before_live_ones(cache: RadixCache) -> None:
+    serve(cache, [9, 9], session="b")
+    serve(cache, [1, 2, 3, 4], session="a")
+    serve(cache, [1, 2, 7, 8], session="a")
+    cache.evict(2)
+    assert cached(cache, [9, 9], [1, 2, 3, 4], [1, 2, 7, 8]) == [2, 2, 4]
+    assert cache.evicted_by_reason[EvictionReason.SUPERSEDED] == 2
+
+
+def test_two_requests_of_a_session_at_once_are_two_branches_that_live(cache: RadixCache) -> None:
+    hints = CacheHints(session="a")
+    for tokens in ([1, 2], [3, 4]):
+        cache.begin(tokens, (), cache.match_prefix(tokens), hints)
+    for tokens in ([1, 2], [3, 4]):
+        cache.end(tokens, (), cache.insert(tokens).handle, hints)
+    cache.insert([5, 6])
+    cache.evict(2)
+    assert cache.evicted_by_reason[EvictionReason.SUPERSEDED] == 0
+
+
+def test_who_is_wrong_about_ends_is_soon_not_believed(cache: RadixCache) -> None:
+    # Every conversation comes back at once, although each of its requests says that it will not.
+    for turn in range(8):
+        for first in range(8):
+            serve(cache, [first, *range(20, 21 + turn)], session=str(first), ends_session=True)
+    cache.reset()
+    serve(cache, [1, 2], session="x")
+    serve(cache, [3, 4], session="y", ends_session=True)
+    cache.evict(2)
+    assert cached(cache, [1, 2], [3, 4]) == [0, 2]
+
+
+def test_one_sources_errors_do_not_cost_another_its_belief(cache: RadixCache) -> None:
+    for turn in range(8):
+        for first in range(8):
+            serve(cache, [first, *range(20, 21 + turn)], session=str(first), ends_session=True, source="wrong")
+    cache.reset()
+    serve(cache, [1, 2], session="x", source="right")
+    serve(cache, [3, 4], session="y", ends_session=True, source="right")
+    cache.evict(2)
+    assert cached(cache, [1, 2], [3, 4]) == [2, 0]
+
+
+@pytest.mark.parametrize(("asked", "given"), [(1.0, 30.0), (300.0, 300.0), (301.0, 900.0), (1e9, 86400.0)])
+def test_lifetimes_are_rounded_up_to_a_few(asked: float, given: float) -> None:
+    assert Retention.of(asked).ttl_s == given
+
+
+def test_a_request_may_end_after_its_tenants_quota_took_what_it_left() -> None:
+    cache = RadixCache(100, by_tenant=True, tenant_quota=0.2)
+    tokens, space, hints = list(range(50)), ("tenant", "a"), CacheHints(session="s", ends_session=True, keep=keep(50))
+    match = cache.match_prefix(tokens, space)
+    cache.begin(tokens, space, match, hints)
+    handle = cache.insert(tokens, space, slots=cache.allocate(50, namespace=space)).handle
+    cache.lock(handle)
+    cache.unlock(handle)
+    cache.end(tokens, space, handle, hints)
+    cache.check_integrity()
+    assert cache.peek(tokens, space).length == 20
