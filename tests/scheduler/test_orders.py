@@ -219,3 +219,16 @@ def test_credit_is_what_a_plain_account_says(events: list[tuple[bool, int, int]]
         least = min((c for o, c in credit.items() if o < order), default=np.inf)
         assert fairness.allows(order, least)
         assert np.isinf(least) or not fairness.allows(order, least + 1)
+
+
+def test_prompts_that_end_within_a_page_are_kept_in_order_too() -> None:
+    driver = Driver(8, budget=2, max_num_seqs=1, page_size=2, schedule="lpm")
+    driver.add("a", [1, 0], max_tokens=2)
+    driver.step()
+    driver.add("short", [1], score_from=0)
+    driver.add("b", [1, 0])
+    driver.scheduler.check_integrity()
+    driver.cache.reset()
+    driver.scheduler.check_integrity()
+    driver.run()
+    assert set(driver.done) == {"a", "short", "b"}

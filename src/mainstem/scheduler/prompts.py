@@ -150,11 +150,12 @@ class WaitingPrompts:
         if matched < node.depth:
             node = self._split(node, matched)
         if matched < len(tokens):
-            node = self._grow(node, tokens, matched, known)
+            node = self._grow(node, tokens, matched)
         heappush(node.ending, order)
         node.num_ending += 1
         self._at[order] = node
         self._refresh(node)
+        self.learn(namespace, tokens[:known])
 
     def remove(self, order: int) -> None:
         """Take a prompt out."""
@@ -273,9 +274,8 @@ class WaitingPrompts:
                 break
         return node, matched
 
-    def _grow(self, parent: PromptNode, tokens: TokenArray, start: int, known: int) -> PromptNode:
-        known = min(max(known, start), len(tokens))
-        leaf = PromptNode(tokens.item(start), tokens, start, len(tokens), known, parent)
+    def _grow(self, parent: PromptNode, tokens: TokenArray, start: int) -> PromptNode:
+        leaf = PromptNode(tokens.item(start), tokens, start, len(tokens), start, parent)
         parent.children[leaf.key] = leaf
         return leaf
 
