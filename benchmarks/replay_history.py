@@ -19,7 +19,10 @@ import json
 import random
 import re
 import sys
+import time
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,7 +94,7 @@ class _Replay:
         self._history = TokenHistory(tokenizer, max_entries=10**9 if remembers else 0, max_bytes=10**12)
         self._tree = RadixCache(TREE_TOKENS)
         self._random = random.Random(0)
-        self._asked: list[tuple[RecordedCall, int]] = []
+        self._asked: dict[bytes, int] = {}
         self._texts: list[str] = []
 
     def run(self, recording: Recording) -> Replayed:
@@ -107,15 +110,16 @@ class _Replay:
         tokenizer, history = self._tokenizer, self._history
         rendered = tokenizer.render_chat(call.messages, tools=call.tools)
         names = [tool["function"]["name"] for tool in call.tools]
-        prompt = history.encode(history.cut(rendered), meaning=self._dialect.meaning(names))
+        prompt = history.encode(rendered, meaning=self._dialect.meaning(names))
         found = self._tree.match_prefix(prompt.ids).length
         expected = self._expected(call)
         ids, text = self._generated(call.reply)
         history.remember(prompt, ids, text)
         self._tree.insert(np.concatenate([prompt.ids, ids[:-1]]))
         new = self._new(rendered)
-        self._texts.append(self._rendered(call))
-        self._asked.append((call, len(prompt.ids) + len(ids) - 1))
+        insort(self._texts, self._rendered(call))
+        said = _Chain(call, call.reply).digests[-1]
+        self._asked[said] = max(self._asked.get(said, 0), len(prompt.ids) + len(ids) - 1)
         return Replayed(
             turns=1,
             continuing=expected is not None,
@@ -133,16 +137,14 @@ class _Replay:
 
     def _expected(self, call: RecordedCall) -> int | None:
         """How much the tree must have: the longest earlier turn that this one goes on from, with its reply."""
-        lengths = []
-        for earlier, tokens in self._asked:
-            said = len(earlier.messages) + 1
-            if earlier.tools == call.tools and _same(call.messages[:said], (*earlier.messages, earlier.reply)):
-                lengths.append(tokens)
-        return max(lengths, default=None)
+        found = [self._asked.get(digest) for digest in _Chain(call).digests]
+        return max((tokens for tokens in found if tokens is not None), default=None)
 
     def _new(self, rendered: str) -> int:
         """Tokens of the text that no earlier prompt and reply began with, by the tokenizer's own cut."""
-        common = max((_common(rendered, text) for text in self._texts), default=0)
+        # Of sorted texts, the one with the longest equal beginning is a neighbour.
+        at = bisect_left(self._texts, rendered)
+        common = max((_common(rendered, text) for text in self._texts[max(0, at - 1) : at + 1]), default=0)
         return len(self._tokenizer.encode(rendered[common:]))
 
     def _generated(self, reply: Mapping[str, Any]) -> tuple[TokenArray, str]:
@@ -166,12 +168,19 @@ class _Replay:
         return f'<tool_call>{{"name":{json.dumps(function["name"])}, "arguments":{written}}}</tool_call>'
 
 
-def _same(some: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether messages say the same; clients add and drop fields that no model sees."""
-    return len(some) == len(others) and all(a is b or _said(a) == _said(b) for a, b in zip(some, others, strict=True))
+class _Chain:
+    """A digest of what the tools and the first messages say, for each number of messages."""
+
+    def __init__(self, call: RecordedCall, *more: Mapping[str, Any]) -> None:
+        digest = blake2b(json.dumps(call.tools).encode(), digest_size=16).digest()
+        self.digests: list[bytes] = []
+        for message in (*call.messages, *more):
+            digest = blake2b(digest + json.dumps(_said(message)).encode(), digest_size=16).digest()
+            self.digests.append(digest)
 
 
 def _said(message: Mapping[str, Any]) -> Any:
+    """What a message says to the model; clients add and drop fields that it does not see."""
     content = message.get("content") or ""
     text = content if isinstance(content, str) else "\n".join(part.get("text") or "" for part in content)
     functions = [call["function"] for call in message.get("tool_calls") or ()]
@@ -208,6 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("build/bench/history-replay.json"))
     arguments = parser.parse_args(argv)
     tokenizer = Tokenizer.load(fetch_embedded(lambda *_: None))
+    begin = time.monotonic()
     by_source: dict[str, list[Recording]] = {}
     for recording in read_recordings([arguments.data]).recordings:
         by_source.setdefault(recording.source, []).append(recording)
@@ -216,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         pair = replay(recordings, tokenizer), replay(recordings, tokenizer, remembers=False)
         both = both[0] + pair[0], both[1] + pair[1]
         rows.append(_row(source, *pair))
-        print(rows[-1], flush=True)
+        print(f"{time.monotonic() - begin:.0f} s", rows[-1], flush=True)
     rows.append(_row("all", *both))
     print(rows[-1])
     keep(arguments.out, {"workload": __doc__, "recordings": rows})

@@ -47,6 +47,18 @@ class EngineConfig:
         "as a miss, and the model's own type on a GPU",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
+    weights: str = setting(
+        "auto",
+        "number type that the native extension keeps the weights of linear layers in, computing in float32 all the "
+        "same; auto is --dtype (docs/precision.md)",
+        choices=("auto", "float32", "bfloat16", "float16", "int8"),
+    )
+    kv_dtype: str = setting(
+        "auto",
+        "number type that the native extension keeps keys and values in, computing in float32 all the same; auto is "
+        "--dtype (docs/precision.md)",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
     device: str = setting("auto", "auto takes CUDA when torch has it (not yet tested), else the CPU", metavar="DEVICE")
     memory_utilization: float = setting(
         0.90,
@@ -76,6 +88,18 @@ class EngineConfig:
     block_size: int | None = setting(
         None, f"tokens in a block of --prefix-cache block-hash, by default {BLOCK_SIZE}", metavar="TOKENS"
     )
+    schedule: str = setting(
+        "auto",
+        "who is let in next: fcfs by arrival, lpm who has most of its prompt in the radix tree, dfs who has most in "
+        "common with the one before; lpm and dfs let nobody wait for more than twice the work that fcfs would do "
+        "first. auto is lpm with the radix tree, fcfs with the other prefix caches",
+        choices=("auto", "fcfs", "lpm", "dfs"),
+    )
+    anti_thrash: bool = setting(
+        True,
+        "while requests wait, keep the prefixes of conversations that go on, and let others wait until there is room; "
+        "with the radix tree only",
+    )
     history_entries: int = setting(
         200_000,
         "messages and replies of chats whose exact token ids are remembered, so that a reply that comes back has the "
@@ -98,9 +122,20 @@ class EngineConfig:
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
         choices=("auto", "native", "torch"),
     )
+    explain_records: int = setting(
+        1000,
+        "how many requests are remembered, to say why tokens of a prompt were not cached; 0 remembers none",
+        metavar="COUNT",
+    )
     canonical_tools: bool = setting(
         True,
         "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
+    )
+    deterministic: str = setting(
+        "auto",
+        "on refuses to start where a cache hit, or who else is served, could change a bit of a reply: without the "
+        "native extension, or with a model outside of the Llama family; auto starts anyway",
+        choices=("auto", "on"),
     )
     cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
     speculate: str = setting(
@@ -118,6 +153,8 @@ class EngineConfig:
         for name in ("max_num_batched_tokens", "max_num_seqs"):
             if not 1 <= getattr(self, name) <= MAX_COUNT:
                 raise ConfigError(f"{name} must be between 1 and {MAX_COUNT}, got {getattr(self, name)}")
+        if not 0 <= self.explain_records <= MAX_COUNT:
+            raise ConfigError(f"explain_records must be between 0 and {MAX_COUNT}, got {self.explain_records}")
         if not 0.0 < self.tenant_quota <= 1.0:
             raise ConfigError(f"tenant_quota must be above 0 and at most 1, got {self.tenant_quota}")
         if self.share_after < 0 or self.share_after in (1, 2):
@@ -145,6 +182,17 @@ class EngineConfig:
             raise ConflictingSettings(
                 f"block_size is for prefix_cache block-hash, but that is {self.prefix_cache}; change it or leave it out"
             )
+        if self.schedule == "lpm" and self.prefix_cache != "radix":
+            raise ConflictingSettings(
+                f"schedule lpm follows the radix tree, but prefix_cache is {self.prefix_cache}; take fcfs or dfs"
+            )
+
+    @property
+    def order(self) -> str:
+        """The order in which waiting requests are let in, where `schedule` may leave it open."""
+        if self.schedule != "auto":
+            return self.schedule
+        return "lpm" if self.prefix_cache == "radix" else "fcfs"
 
     @property
     def draft_sources(self) -> tuple[str, ...]:

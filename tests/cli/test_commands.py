@@ -12,6 +12,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -181,7 +182,9 @@ def test_the_demo_plays_ten_turns_and_writes_what_it_measured(
     turns = json.loads(files[0].read_text(encoding="utf-8"))["turns"]
     assert [turn["turn"] for turn in turns] == list(range(1, 11))
     assert turns[0]["cached_tokens"] == 0
-    assert all(turn["cached_tokens"] > turn["prefilled_tokens"] for turn in turns[1:])
+    for before, turn in pairwise(turns):
+        assert turn["cached_tokens"] == before["prompt_tokens"] + before["completion_tokens"] - 1
+        assert before["tool_calls"], "every reply but the last calls a tool"
     assert all(f"{turn['prompt_tokens']:,}" in told for turn in turns)
     assert "prefill amplification" in told
     assert "OPENAI_BASE_URL" in told
@@ -201,7 +204,7 @@ def test_the_demo_needs_no_more_than_80_columns(
 
 def test_a_demo_longer_than_the_model_serves_is_refused(roomy_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--model", str(roomy_model), *POOL, "--max-model-len", "3000"]) == 2
-    assert "error: --tokens must be at most 2960 here" in capsys.readouterr().err
+    assert "error: --tokens must be at most 2808 here" in capsys.readouterr().err
 
 
 # -- serve -----------------------------------------------------------------------------------------------------------

@@ -142,3 +142,11 @@ def test_a_field_that_no_flag_can_carry_is_a_programming_error() -> None:
 
     with pytest.raises(TypeError, match="no command-line form"):
         list(options_of(Odd))
+
+
+def test_longest_prefix_first_is_for_the_radix_tree() -> None:
+    assert EngineConfig().order == "lpm"
+    assert EngineConfig(prefix_cache="block-hash").order == "fcfs"
+    assert EngineConfig(schedule="dfs", prefix_cache="none").order == "dfs"
+    with pytest.raises(ConflictingSettings, match="schedule lpm follows the radix tree, but prefix_cache is none"):
+        EngineConfig(schedule="lpm", prefix_cache="none")

@@ -25,6 +25,7 @@ SHAPE = ModelShape(
     num_active_parameters=106_000_000,
     weight_bytes=540_000_000,
     dtype=torch.float32,
+    kv_dtype=torch.float32,
 )
 
 

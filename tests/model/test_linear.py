@@ -98,6 +98,37 @@ def test_a_row_does_not_depend_on_the_others(pair: tuple[Block, Block]) -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.skipif(LIBRARY is None, reason="the native extension was not built")
+@pytest.mark.parametrize("index", range(len(LIBRARY.instruction_sets) if LIBRARY else 0))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 13, 24, 25, 70])
+def test_weights_in_16_bits_count_as_what_they_were_rounded_to(index: int, dtype: torch.dtype, rows: int) -> None:
+    assert LIBRARY is not None
+    rounded = nn.Linear(48, 75)
+    kept = NativeProduct([rounded], LIBRARY, dtype=dtype, instruction_set=index)
+    rounded.weight.copy_(rounded.weight.to(dtype))
+    exact = NativeProduct([rounded], LIBRARY, instruction_set=index)
+    x = torch.randn(rows, 48)
+    assert torch.equal(kept.output(x, 0), exact.output(x, 0))
+
+
+@torch.inference_mode()
+@pytest.mark.skipif(LIBRARY is None, reason="the native extension was not built")
+@pytest.mark.parametrize("index", range(len(LIBRARY.instruction_sets) if LIBRARY else 0))
+def test_weights_in_bytes_are_close_and_the_same_for_any_number_of_rows(index: int) -> None:
+    assert LIBRARY is not None
+    layer = nn.Linear(48, 75)
+    layer.weight[3] = 0.0  # nothing to scale
+    kept = NativeProduct([layer], LIBRARY, dtype=torch.int8, instruction_set=index)
+    x = torch.randn(70, 48)
+    together = kept.output(x, 0)
+    # A weight is off by half a step, 1/254 of the largest of its output, at most.
+    step = layer.weight.abs().amax(dim=1) / 254
+    assert ((together - layer(x)).abs() <= x.abs().sum(dim=1, keepdim=True) * step * 1.001 + 1e-5).all()
+    assert torch.equal(together, torch.cat([kept.output(x[row : row + 7], 0) for row in range(0, 70, 7)]))
+
+
+@torch.inference_mode()
 def test_nothing_is_kept_once_every_layer_was_called(pair: tuple[Block, Block]) -> None:
     pair[1](torch.randn(2, 48))
     assert isinstance(pair[1].q_proj, PackedLinear)

@@ -44,6 +44,7 @@ def test_the_shape_is_read_from_the_model(architecture: str, tmp_path: Path) -> 
         num_active_parameters=parameters - 64 * VOCAB_SIZE,
         weight_bytes=4 * parameters,
         dtype=torch.float32,
+        kv_dtype=torch.float32,
     )
     assert loaded.shape.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
 

@@ -38,10 +38,21 @@ class Driver:
         max_model_len: int = 10_000,
         kind: str = "radix",
         page_size: int = 1,
+        schedule: str = "fcfs",
+        lenience: float = 1.0,
+        anti_thrash: bool = False,
     ) -> None:
+        self.steps = 0
         self.cache: PrefixCache = CACHES[kind](capacity, page_size)
         self.scheduler = Scheduler(
-            self.cache, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, max_model_len=max_model_len
+            self.cache,
+            max_num_batched_tokens=budget,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            schedule=schedule,
+            lenience=lenience,
+            anti_thrash=anti_thrash,
+            clock=lambda: float(self.steps),
         )
         self.written: dict[int, Any] = {}
         self.computed: list[tuple[Any, ...]] = []
@@ -51,7 +62,6 @@ class Driver:
         self.to_hold: set[str] = set()
         self.holds: list[Hold] = []
         self.salts: dict[str, int] = {}
-        self.steps = 0
 
     def add(
         self,
@@ -125,7 +135,7 @@ class Driver:
         shortage = self.scheduler.shortage()
         assert shortage.needed > shortage.available
         assert shortage.held == len({slot for hold in self.holds for slot in hold.slots.tolist()})
-        self.abort(self.scheduler.waiting[0].id)
+        self.abort(self.scheduler.stuck.id)
 
     def run(self, max_steps: int = 2000) -> None:
         """Step until every request is done."""

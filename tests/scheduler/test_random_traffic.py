@@ -8,9 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from mainstem.errors import PromptTooLong
+from mainstem.scheduler.waiting import ORDERS
 from mainstem.tree import CACHES
 from tests.scheduler.driver import Driver, expected_reply
 
+ARRANGEMENTS = [
+    (kind, schedule) for kind in sorted(CACHES) for schedule in sorted(ORDERS) if kind == "radix" or schedule != "lpm"
+]
 token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=14)
 
 
@@ -21,12 +25,32 @@ class TrafficMachine(RuleBasedStateMachine):
         num_slots=st.integers(8, 60),
         budget=st.integers(1, 12),
         max_num_seqs=st.integers(1, 5),
-        kind=st.sampled_from(sorted(CACHES)),
+        arrangement=st.sampled_from(ARRANGEMENTS),
         page_size=st.integers(1, 4),
+        anti_thrash=st.booleans(),
     )
-    def start(self, num_slots: int, budget: int, max_num_seqs: int, kind: str, page_size: int) -> None:
+    def start(
+        self,
+        num_slots: int,
+        budget: int,
+        max_num_seqs: int,
+        arrangement: tuple[str, str],
+        page_size: int,
+        anti_thrash: bool,
+    ) -> None:
         capacity = max(num_slots // page_size, 2) * page_size
-        self.driver = Driver(capacity, budget=budget, max_num_seqs=max_num_seqs, kind=kind, page_size=page_size)
+        kind, schedule = arrangement
+        self.driver = Driver(
+            capacity,
+            budget=budget,
+            max_num_seqs=max_num_seqs,
+            kind=kind,
+            page_size=page_size,
+            schedule=schedule,
+            anti_thrash=anti_thrash,
+        )
+        if anti_thrash:
+            self.driver.scheduler.conversations.return_rate = 1.0
         self.asked: dict[str, tuple[list[int], int, int]] = {}
         self.scored: dict[str, range] = {}
 
@@ -51,6 +75,13 @@ class TrafficMachine(RuleBasedStateMachine):
     def continue_a_conversation(self, data: st.DataObject) -> None:
         request = self.driver.live[data.draw(st.sampled_from(sorted(self.driver.live)))]
         self.add([*request.tokens.array.tolist(), *data.draw(token_lists)][:40], 3, request.namespace, 1)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.driver.done)
+    def take_the_next_turn(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(set(self.driver.done) & set(self.asked)) or [""]))
+        if name:
+            self.add([*self.asked[name][0], *self.driver.done[name], *data.draw(token_lists)][:40], 3, (), 1)
 
     @rule(prompt=token_lists, data=st.data(), namespace=st.sampled_from([(), ("a",)]), hold=st.booleans())
     def score(self, prompt: list[int], data: st.DataObject, namespace: tuple[str, ...], hold: bool) -> None:
@@ -131,7 +162,39 @@ TestTraffic = TrafficMachine.TestCase
 TestTraffic.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
 
 
-@pytest.mark.parametrize("kind", sorted(CACHES))
+@given(
+    st.lists(st.lists(st.tuples(token_lists, st.integers(1, 6)), min_size=1, max_size=4), min_size=1, max_size=6),
+    st.sampled_from(["fcfs", "lpm", "dfs"]),
+    st.integers(0, 30),
+    st.integers(1, 9),
+)
+@settings(max_examples=150, deadline=None)
+def test_conversations_end_in_every_pool_that_holds_the_longest(
+    conversations: list[list[tuple[list[int], int]]], schedule: str, spare: int, budget: int
+) -> None:
+    longest = max(sum(len(said) + most for said, most in turns) for turns in conversations)
+    driver = Driver(longest + spare, budget=budget, max_num_seqs=4, schedule=schedule, anti_thrash=True)
+    driver.scheduler.conversations.return_rate = 1.0
+    history: dict[int, list[int]] = {index: [] for index in range(len(conversations))}
+    turn = dict.fromkeys(history, 0)
+    for index in history:
+        history[index] += conversations[index][0][0]
+        driver.add(f"{index}-0", history[index], conversations[index][0][1])
+    while driver.scheduler.has_work():
+        assert driver.step().scheduled
+        assert driver.steps < 5000
+        for index, turns in enumerate(conversations):
+            name = f"{index}-{turn[index]}"
+            if name in driver.done and turn[index] + 1 < len(turns):
+                turn[index] += 1
+                said, most = turns[turn[index]]
+                history[index] += [*driver.done[name], *said]
+                driver.add(f"{index}-{turn[index]}", history[index], most)
+    assert len(driver.done) == sum(map(len, conversations))
+    assert driver.cache.stats().protected == 0
+
+
+@pytest.mark.parametrize(("kind", "schedule"), ARRANGEMENTS)
 @given(
     st.lists(st.tuples(token_lists, st.integers(1, 8)), min_size=1, max_size=8),
     st.integers(0, 40),
@@ -140,11 +203,12 @@ TestTraffic.settings = settings(max_examples=150, stateful_step_count=25, deadli
 )
 @settings(max_examples=100)
 def test_every_pool_that_holds_the_longest_request_serves_all(
-    kind: str, requests: list[tuple[list[int], int]], spare: int, budget: int, page_size: int
+    kind: str, schedule: str, requests: list[tuple[list[int], int]], spare: int, budget: int, page_size: int
 ) -> None:
     longest = max(len(prompt) + max_tokens - 1 for prompt, max_tokens in requests)
     capacity = longest + spare
-    driver = Driver(capacity + -capacity % page_size, budget=budget, max_num_seqs=6, kind=kind, page_size=page_size)
+    capacity += -capacity % page_size
+    driver = Driver(capacity, budget=budget, max_num_seqs=6, kind=kind, page_size=page_size, schedule=schedule)
     for i, (prompt, max_tokens) in enumerate(requests):
         driver.add(f"r{i}", prompt, max_tokens)
     driver.run()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from mainstem.engine import AsyncEngine, RequestOutput, RequestUsage
+from mainstem.explain import Origin
 from mainstem.params import SamplingParams
 from mainstem.server.generation import Part, Usage
 from mainstem.tree import Namespace, TokenArray
@@ -23,6 +24,8 @@ class ScriptedGeneration:
     """
 
     num_choices = 1
+    origin = Origin(id="scripted")
+    diagnoses: ClassVar[list[Any]] = []
 
     def __init__(self, text: str, *, finish_reason: Any = "stop", stop_reason: str | None = None) -> None:
         self._pieces = re.findall(r"(?s).{1,4}", text) or [""]
@@ -56,7 +59,7 @@ class ScriptedEngine(AsyncEngine):
         params: SamplingParams,
         *,
         namespace: Namespace = (),  # noqa: ARG002 - nothing is cached here
-        request_id: str | None = None,  # noqa: ARG002
+        origin: Origin | None = None,  # noqa: ARG002
     ) -> AsyncGenerator[RequestOutput, None]:
         text = self.script(self.tokenizer.decode(prompt, skip_special_tokens=False))
         ids = self.tokenizer.encode(text).tolist()[: params.max_tokens]

@@ -30,10 +30,10 @@ def server(tiny_model: Path) -> Iterator[BackgroundServer]:
 def test_an_example_calls_the_tool_and_answers(server: BackgroundServer, name: str) -> None:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        exec(compile(example(name).replace(ADDRESS, server.url), name, "exec"), {})
+        exec(compile(example(name).text.replace(ADDRESS, server.url), name, "exec"), {})
     assert "Yes, it will." in said.getvalue()
     assert "cached" in said.getvalue()
 
 
 def test_every_client_that_is_run_has_an_example() -> None:
-    assert all(ADDRESS in example(name) for name in REQUIREMENTS)
+    assert all(ADDRESS in example(name).text for name in REQUIREMENTS)

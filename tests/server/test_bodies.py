@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from mainstem.server import BackgroundServer
 from tests.server.conftest import MODEL, assert_pool_at_rest
 
 CHAT = "/v1/chat/completions"
@@ -238,6 +241,22 @@ def test_too_large_body_is_refused_unread(http: httpx.Client) -> None:
 
 def test_too_large_body_without_a_declared_length_is_refused(http: httpx.Client) -> None:
     check_error(http.post(TEXT, content=(b" " * 2**20 for _ in range(32)), headers=JSON), 413)
+
+
+def test_the_reason_reaches_a_client_that_reads_only_once_it_has_sent_everything(server: BackgroundServer) -> None:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        size = 20 * 2**20
+        connection.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\n" % TEXT.encode())
+        connection.sendall(b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % size)
+        for _ in range(20):
+            connection.sendall(b" " * 2**20)
+        time.sleep(0.1)
+        answer = b""
+        while more := connection.recv(65536):
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"body_too_large" in answer
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as BackendTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from mainstem.tokens import KnownPrompt, StopStrings, TokenHistory, Tokenizer
+from mainstem.tokens.seams import Seams
 from mainstem.tools import ReplyMeaning
 from mainstem.tools.syntax import Hermes
 from tests.support.tiny_models import VOCAB_SIZE, save_tiny_tokenizer
@@ -47,8 +48,8 @@ class Chats:
         """The prompt of messages; texts stand for what user and assistant say in turn."""
         texts = [m if isinstance(m, dict) else {"role": ("user", "assistant")[i % 2], "content": m}
                  for i, m in enumerate(messages)]  # fmt: skip
-        parts = self.history.cut(self.tokenizer.render_chat(texts, **options))
-        return self.history.encode(parts, namespace=namespace, meaning=MEANING)
+        text = self.tokenizer.render_chat(texts, **options)
+        return self.history.encode(text, namespace=namespace, meaning=MEANING)
 
     def reply(self, prompt: KnownPrompt, ids: Sequence[int], *, stop: str = "") -> str:
         """What the client is shown of a reply of these tokens, which is remembered."""
@@ -185,12 +186,12 @@ def test_a_mark_that_the_client_was_not_shown_is_kept_where_the_reply_comes_back
 def test_a_reply_that_the_client_began_is_found_whole(chats: Chats) -> None:
     begun = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "the river"}]
     rendered = chats.tokenizer.render_chat(begun[:1]) + "the river"
-    first = chats.history.encode(chats.history.cut(rendered))
+    first = chats.history.encode(rendered)
     ids = [*chats.letters(" runs"), END]
     text = chats.reply(first, ids)
     assert starts_with(chats.ask(["one", "the river" + text, "two"]), first.ids, ids)
     # What is begun may itself be the beginning of an earlier reply.
-    again = chats.history.encode(chats.history.cut(rendered + " ru"))
+    again = chats.history.encode(rendered + " ru")
     assert starts_with(again, first.ids, chats.letters(" ru"))
 
 
@@ -346,10 +347,10 @@ def test_parts_have_the_tokens_that_they_have_in_the_whole(spaces: str, texts: l
     tokenizer = made(spaces)
     text = mark.join(texts)
     history = TokenHistory(tokenizer, max_entries=10, max_bytes=2**20)
-    parts = history.cut(text)
+    parts = Seams(tokenizer).cut(text)
     assert "".join(parts) == text
     assert len(parts) == text.count("</s>") + 1
-    assert history.encode(parts).ids.tolist() == tokenizer.encode(text).tolist()
+    assert history.encode(text).ids.tolist() == tokenizer.encode(text).tolist()
 
 
 @pytest.mark.parametrize("spaces", ["prepended", "first", "always"])
@@ -357,10 +358,10 @@ def test_a_cut_reply_of_a_vocabulary_that_adds_spaces_is_still_spelled_exactly(s
     tokenizer = made(spaces)
     history = TokenHistory(tokenizer, max_entries=10, max_bytes=2**20)
     opening = "<s>a</s>b"
-    first = history.encode(history.cut(opening))
+    first = history.encode(opening)
     ids = [int(i) for letter in "abcab" for i in tokenizer.encode("<s>" + letter)[1:][-1:]]
     history.remember(first, ids, "abca")
-    second = history.encode(history.cut(opening + "abca</s>c"))
+    second = history.encode(opening + "abca</s>c")
     whole = tokenizer.encode(second.text).tolist()
     kept = second.ids.tolist()[: len(first.ids) + 4] == [*first.ids.tolist(), *ids[:4]]
     assert kept or second.ids.tolist() == whole
@@ -398,5 +399,5 @@ def test_a_tokenizer_whose_end_is_no_mark_has_prompts_of_one_part() -> None:
     plain = Tokenizer(tokenizer._loaded, vocab_size=0, eos_token_ids=[int(tokenizer.encode("c")[0])])
     history = TokenHistory(plain, max_entries=10, max_bytes=2**20)
     text = "a</s>\nbc c"
-    assert history.cut(text) == [text]
-    assert history.encode([text]).ids.tolist() == tokenizer.encode(text).tolist()
+    assert Seams(plain).cut(text) == [text]
+    assert history.encode(text).ids.tolist() == tokenizer.encode(text).tolist()

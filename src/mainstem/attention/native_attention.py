@@ -11,9 +11,8 @@ from torch import Tensor
 from mainstem.attention.native_tasks import plan_tasks
 from mainstem.attention.plan import StepPlan
 from mainstem.attention.pool import KVPool
-from mainstem.native import AttentionWork, NativeLibrary
+from mainstem.native import DTYPES, AttentionWork, NativeLibrary
 
-_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 MAX_HEAD_DIM = 256
 
 
@@ -21,7 +20,7 @@ def runs_natively(pool: KVPool) -> bool:
     """Whether the extension can read a pool: on a CPU, a head size that is a multiple of 8, at most 256."""
     keys = pool.keys[0]
     head_dim = keys.shape[2]
-    return keys.device.type == "cpu" and keys.dtype in _DTYPES and head_dim % 8 == 0 and head_dim <= MAX_HEAD_DIM
+    return keys.device.type == "cpu" and keys.dtype in DTYPES and head_dim % 8 == 0 and head_dim <= MAX_HEAD_DIM
 
 
 class NativeStepAttention:
@@ -106,7 +105,7 @@ class NativeStepAttention:
             states=states.data_ptr(),
             workspace=workspace.data_ptr(),
             workspace_stride=per_thread,
-            dtype=_DTYPES[self._pool.keys[0].dtype],
+            dtype=DTYPES[self._pool.keys[0].dtype],
             kv_heads=kv_heads,
             group=group,
             head_dim=head_dim,

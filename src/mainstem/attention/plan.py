@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from mainstem.pages import Run, SlotArray
 
-# Sharing must save at least this many token reads a layer to pay for one more piece of work (see docs/log.md).
-MIN_SHARED_READS = 512
+# A shorter prefix costs as much in pieces of its own as reading it once saves, however many rows share it: measured by
+# benchmarks/bench_sharing.py, see docs/log.md.
+MIN_SHARED_TOKENS = 128
 
 
 class SequenceRows(NamedTuple):
@@ -105,7 +106,7 @@ def shared_ranges(rows: Sequence[Sequence[Run]]) -> list[SharedRange]:
         if row_end - row_begin < 2:
             continue
         end = min(common[row_begin : row_end - 1])
-        if (end - begin) * (row_end - row_begin - 1) >= MIN_SHARED_READS:
+        if end - begin >= MIN_SHARED_TOKENS:
             found.append(SharedRange(row_begin, row_end, begin, end))
             begin = end
         # Below this node the rows part where two neighbours have no more than `end` tokens in common.

@@ -32,5 +32,5 @@ class KVPool:
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store the step's keys and values, each (1, kv_heads, tokens, head_dim), into `slots`, int64[tokens]."""
-        self.keys[layer].index_copy_(1, slots, key[0])
-        self.values[layer].index_copy_(1, slots, value[0])
+        for pool, new in ((self.keys[layer], key), (self.values[layer], value)):
+            pool.index_copy_(1, slots, new[0].to(pool.dtype))

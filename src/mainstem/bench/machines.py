@@ -258,6 +258,7 @@ class VirtualMachine:
         self, scheduler: Scheduler, *, vocab_size: int, step_seconds: StepSeconds | StepCost = nominal_seconds
     ) -> None:
         self.scheduler = scheduler
+        scheduler.clock = lambda: self._now
         self._vocab_size = vocab_size
         self._step_seconds = step_seconds
         self._ahead = step_seconds.ahead if isinstance(step_seconds, StepCost) else None
@@ -319,6 +320,7 @@ class VirtualMachine:
         context = sum(len(request.tokens) for request in running)
         seconds = self._ahead(len(running), context, steps)
         clock = np.cumsum(np.concatenate([[self._now], seconds]))
+        until = min(until, self.scheduler.conversations.deadline)
         steps = int(np.searchsorted(clock[:-1], until, side="left"))
         if steps < 1:
             return None
@@ -423,7 +425,7 @@ class EngineMachine:
         submitted = time.perf_counter()
         params = replace(GREEDY, max_tokens=reply_tokens)
         self.core.submit(prompt, params, take, arrival=submitted, recorded=reply)
-        self._account.open(call, self._scheduler.waiting[-1])
+        self._account.open(call, self._scheduler.waiting.latest)
         return submitted
 
     def step(self) -> list[NewToken]:

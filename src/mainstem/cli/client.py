@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -26,6 +27,7 @@ class Reply(NamedTuple):
         completion_tokens: length of the reply.
         ttft_s: seconds from sending the request to the first token.
         total_s: seconds from sending the request to the end of the reply.
+        tool_calls: what it calls, in the form of Chat Completions.
     """
 
     text: str
@@ -34,6 +36,14 @@ class Reply(NamedTuple):
     completion_tokens: int
     ttft_s: float
     total_s: float
+    tool_calls: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The reply as the assistant's message of the next request."""
+        if not self.tool_calls:
+            return {"role": "assistant", "content": self.text}
+        return {"role": "assistant", "content": self.text or None, "tool_calls": list(self.tool_calls)}
 
     @property
     def prefilled_tokens(self) -> int:
@@ -58,7 +68,7 @@ class ChatClient:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         # A long prompt on a slow machine is silent for minutes before its first token: only connecting is timed.
         self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(None, connect=5.0))
-        self.model = model or self._first_model()
+        self.model = self._first_model() if model is None else model
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +78,7 @@ class ChatClient:
 
     def complete(
         self,
-        messages: Sequence[dict[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         on_text: Callable[[str], object] | None = None,
         **fields: Any,
     ) -> Reply:
@@ -77,7 +87,8 @@ class ChatClient:
         Args:
             messages: the conversation.
             on_text: called with each piece of text.
-            fields: further fields of the request body, such as `max_tokens`.
+            fields: further fields of the request body, such as `max_tokens` or `tools`. With `return_token_ids`, a
+                first token that nothing can be told of yet, such as the first of a call, is seen too.
         """
         body = {
             "model": self.model,
@@ -87,17 +98,19 @@ class ChatClient:
             **fields,
         }
         pieces: list[str] = []
+        calls: dict[int, dict[str, Any]] = {}
         usage: dict[str, Any] = {}
         ttft_s: float | None = None
         started = time.perf_counter()
         for event in self._events("/chat/completions", body):
             for choice in event["choices"]:
-                text = choice["delta"].get("content") or ""
-                # The role alone comes before any token, and a first token may be half a character: without text,
-                # only the end of the reply shows that there was one.
-                if ttft_s is None and (text or choice["finish_reason"]):
+                delta = choice["delta"]
+                text = delta.get("content") or ""
+                if ttft_s is None and shows_a_token(choice):
                     ttft_s = time.perf_counter() - started
                 pieces.append(text)
+                for part in delta.get("tool_calls") or ():
+                    _add_to_call(calls.setdefault(part["index"], {}), part)
                 if text and on_text:
                     on_text(text)
             usage = event.get("usage") or usage
@@ -110,7 +123,19 @@ class ChatClient:
             completion_tokens=usage.get("completion_tokens", 0),
             ttft_s=total_s if ttft_s is None else ttft_s,
             total_s=total_s,
+            tool_calls=tuple(calls[index] for index in sorted(calls)),
         )
+
+    def explain(self, request_id: str) -> dict[str, Any]:
+        """Why the tokens of a request's prompt were not cached, as the server tells; `last` for its latest one."""
+        address = f"{self.base_url.removesuffix('/v1')}/cache/explain/{quote(request_id, safe='')}"
+        try:
+            response = self._http.get(address)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        self._check(response)
+        told: dict[str, Any] = response.json()
+        return told
 
     def _first_model(self) -> str:
         try:
@@ -150,3 +175,21 @@ class ChatClient:
 
     def _unreachable(self, error: httpx.HTTPError) -> MainstemError:
         return MainstemError(f"no answer from {self.base_url}: {error}; is 'mainstem serve' running there?")
+
+
+def shows_a_token(choice: dict[str, Any]) -> bool:
+    """Whether a streamed choice tells that a token came.
+
+    The role alone comes before any token, and a first token may be half a character or the beginning of a call: without
+    ids, only the end of the reply may show that there was one.
+    """
+    said = any(choice["delta"].get(field) for field in ("content", "reasoning_content", "tool_calls"))
+    return said or bool(choice.get("token_ids") or choice["finish_reason"])
+
+
+def _add_to_call(call: dict[str, Any], part: dict[str, Any]) -> None:
+    """Join a streamed part of a call to what came of it before."""
+    function = part.get("function") or {}
+    if not call:
+        call.update(id=part["id"], type="function", function={"name": function["name"], "arguments": ""})
+    call["function"]["arguments"] += function.get("arguments") or ""

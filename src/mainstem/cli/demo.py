@@ -1,7 +1,8 @@
 """`mainstem demo`: a ten-turn agent session against a real server in this process, with the prefix cache and without.
 
-Plays the recorded session of `session.py` through HTTP, and tells what each turn cost. The second, uncached arm is the
-same request with a `cache_salt` of its own: same code, same batch, but nothing stored that it may use.
+Plays the recorded session of `session.py` through HTTP, with tools that the model calls, and tells what each turn cost.
+The second, uncached arm is the same request with a `cache_salt` of its own: same code, same batch, but nothing stored
+that it may use.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mainstem.bench.origin import cores
 from mainstem.cli.extras import require_extras
 from mainstem.cli.options import add_options, read_settings
-from mainstem.cli.session import MAX_TOKENS, MIN_TOKENS, TURNS, AgentSession
+from mainstem.cli.session import MAX_TOKENS, MIN_TOKENS, TURNS, AgentSession, load_tools
 from mainstem.cli.threads import wait_without_spinning
 from mainstem.config import EngineConfig
 from mainstem.errors import ConfigError
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
 SUMMARY = "watch a ten-turn agent session, with the prefix cache and without"
 DESCRIPTION = """\
 Loads the model, serves it on a free local port, and plays a ten-turn
-coding-agent session through HTTP. Every turn is asked twice, with the prefix
-cache and without, and each row says what that cost. Takes one to two minutes
-on two cores.
+coding-agent session with tools through HTTP. Every turn is asked twice, with
+the prefix cache and without, and each row says what that cost. Takes one to
+two minutes on two cores.
 """
 
-REPLY_TOKENS = 40
+# Enough for the longest call that the tools allow, should each character be a token.
+REPLY_TOKENS = 192
 # Longer prompts cost more a token, but over this session not twice as much.
 UNSTEADY = 2.5
 # Greedy, so that every run is the same. Without the penalty a model this small says its first reply again at each turn.
@@ -111,37 +113,44 @@ def _play(
 ) -> list[TurnReport]:
     from mainstem.cli.report import TurnReport, new_tokens
 
-    session = AgentSession(tokens, lambda messages: len(engine.tokenizer.encode_chat(messages)))
+    tools = load_tools()
+    session = AgentSession(tokens, lambda messages: len(engine.tokenizer.encode_chat(messages, tools=tools)))
     _print_header(console)
-    # The first request of a process also pays for one-time set-up, which is no turn's cost.
-    _ask_uncached(client, [{"role": "user", "content": "Hello."}], "warm-up")
     turns: list[TurnReport] = []
     before: Reply | None = None
     for turn in range(1, TURNS + 1):
         step = session.ask()
+        # The first token of a call says nothing yet: its id shows that it came.
+        fields = {"tools": tools, "tool_choice": session.tool_choice, "return_token_ids": True, **SAMPLING}
+        if before is None:
+            # The first request of a process also pays for one-time set-up, which is no turn's cost.
+            _ask_uncached(client, [{"role": "user", "content": "Hello."}], fields, "warm-up")
         with console.status(f"turn {turn} of {TURNS}: with the prefix cache"):
-            reply = client.complete(session.messages, max_tokens=REPLY_TOKENS, **SAMPLING)
+            reply = client.complete(session.messages, max_tokens=REPLY_TOKENS, **fields)
         with console.status(
             f"turn {turn} of {TURNS}: first token after {reply.ttft_s:.2f} s; "
             f"now all {reply.prompt_tokens:,} tokens again, without the cache"
         ):
-            uncached_ttft_s = _ask_uncached(client, session.messages, f"turn {turn}")
-        session.answer(reply.text)
+            uncached_ttft_s = _ask_uncached(client, session.messages, fields, f"turn {turn}")
+        session.answer(reply.message)
         turns.append(TurnReport(turn, step.does, new_tokens(reply, before), reply, uncached_ttft_s))
         before = reply
         _print_turn(console, turns[-1], show_reply=show_replies)
     return turns
 
 
-def _ask_uncached(client: ChatClient, messages: Sequence[dict[str, str]], salt: str) -> float:
+def _ask_uncached(
+    client: ChatClient, messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any], salt: str
+) -> float:
     """Seconds to the first token when nothing of the prompt may be reused."""
-    return client.complete(messages, max_tokens=1, **SAMPLING, cache_salt=f"without the cache: {salt}").ttft_s
+    return client.complete(messages, max_tokens=1, **fields, cache_salt=f"without the cache: {salt}").ttft_s
 
 
 def _print_introduction(console: Console, engine: AsyncEngine, base_url: str) -> None:
     console.print(
         f"\n[bold]A coding agent hunts a bug in a small repository, in {TURNS} turns.[/]\n"
-        "Its steps are recorded; the model's replies are real, and stay in the prompt.\n"
+        "Its steps and what its tools return are recorded; the model's calls are real,\n"
+        "made as tool_choice asks, and stay in the prompt.\n"
         "Each prompt repeats everything before it. Each turn is asked twice: with the\n"
         "prefix cache, and without (the same request under a cache_salt never used).\n"
         "TTFT is the time to the first token, as the client sees it.\n\n"
@@ -162,7 +171,11 @@ def _print_turn(console: Console, turn: TurnReport, *, show_reply: bool) -> None
         f"{turn.uncached_ttft_s:>6.2f} s [bold]{turn.speedup:>5.1f}×[/]"
     )
     if show_reply:
-        console.print(f"      {' '.join(reply.text.split())}", style="italic bright_black", markup=False)
+        said = [
+            reply.text,
+            *(f"{call['function']['name']} {call['function']['arguments']}" for call in reply.tool_calls),
+        ]
+        console.print(f"      {' '.join(' '.join(said).split())}", style="italic bright_black", markup=False)
 
 
 def _print_summary(console: Console, turns: Sequence[TurnReport], summary: Summary) -> None:
@@ -198,9 +211,9 @@ def _print_summary(console: Console, turns: Sequence[TurnReport], summary: Summa
         console.print(f"{name:<21} [bold green]{value:>7}[/]  {detail}")
     if summary.unsteadiness > UNSTEADY:
         console.print(
-            f"\n[yellow]Other work took this machine's cores: without the cache, a token took up to "
-            f"{summary.unsteadiness:.1f} times\nas long in one turn as in another. The times are not to be trusted; "
-            "the token counts are.[/]"
+            "\n[yellow]Other work took this machine's cores: without the cache, a token took up\n"
+            f"to {summary.unsteadiness:.1f} times as long in one turn as in another. The times are not to be\n"
+            "trusted; the token counts are.[/]"
         )
     console.print()
     print_chart(console, turns)

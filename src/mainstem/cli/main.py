@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from mainstem import __version__
-from mainstem.cli import bench, chat, demo, generate, lint, serve
+from mainstem.cli import bench, chat, demo, explain, generate, lint, serve
 from mainstem.cli.options import naming_source
 from mainstem.errors import ConfigError, MainstemError
 
@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"mainstem {__version__}", help="print the version and exit"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for module in (demo, serve, chat, generate, lint, bench):
+    for module in (demo, serve, chat, generate, lint, explain, bench):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(
             name, help=module.SUMMARY, description=module.DESCRIPTION, formatter_class=_CommandHelp, allow_abbrev=False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from mainstem.config import EngineConfig
@@ -16,6 +16,7 @@ from mainstem.engine.history import new_history
 from mainstem.engine.outputs import EngineStats, RequestOutput
 from mainstem.engine.thread import EngineThread
 from mainstem.errors import EngineStopped, MainstemError
+from mainstem.explain import Origin, Record
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
 from mainstem.tree import Namespace, TokenArray
@@ -91,7 +92,7 @@ class AsyncEngine:
         params: SamplingParams,
         *,
         namespace: Namespace = (),
-        request_id: str | None = None,  # noqa: ARG002 - callers name their requests; the engine's records will use it
+        origin: Origin | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of all `params.n` replies, interleaved, until each has ended.
 
@@ -120,7 +121,15 @@ class AsyncEngine:
         def submit() -> None:
             try:
                 ids.extend(
-                    core.submit(prompt, params, deliver, namespace=namespace, arrival=arrival, constraint=constraint)
+                    core.submit(
+                        prompt,
+                        params,
+                        deliver,
+                        namespace=namespace,
+                        arrival=arrival,
+                        constraint=constraint,
+                        origin=origin,
+                    )
                 )
             except MainstemError as error:
                 deliver(error)
@@ -163,6 +172,24 @@ class AsyncEngine:
             AssertionError: naming the broken one.
         """
         await asyncio.wrap_future(self._engine.ask(self._engine.core.check_integrity))
+
+    def records_of(self, request_id: str) -> list[Record]:
+        """What is remembered of a request, one record a reply, oldest first; none if nothing is."""
+        recorder = self._engine.core.recorder
+        return [] if recorder is None else recorder.of(request_id)
+
+    async def latest_record(self, accept: Callable[[Record], bool]) -> Record | None:
+        """The youngest record that is accepted."""
+        recorder = self._engine.core.recorder
+        if recorder is None:
+            return None
+        return await asyncio.wrap_future(self._engine.ask(lambda: recorder.latest(accept)))
+
+    async def tokens_of(self, record: Record) -> TokenArray:
+        """All tokens of a request, with those of its reply if it has ended; none if it is not remembered any more."""
+        recorder = self._engine.core.recorder
+        assert recorder is not None
+        return await asyncio.wrap_future(self._engine.ask(lambda: recorder.tokens_of(record)))
 
     def stats(self) -> EngineStats:
         """The engine's counts after its latest step."""

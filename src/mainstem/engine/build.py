@@ -11,12 +11,12 @@ from mainstem.engine.budget import MemoryBudget, plan_memory
 from mainstem.engine.core import EngineCore
 from mainstem.engine.speculation import Speculation
 from mainstem.errors import ConfigError
+from mainstem.explain import Recorder
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
+from mainstem.model.precision import NUMBERS, choose_precision, with_precision
 from mainstem.scheduler import Scheduler
 from mainstem.tokens import Tokenizer
 from mainstem.tree import CACHES, PrefixCache, RadixCache
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class BuiltEngine(NamedTuple):
@@ -42,17 +42,28 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     loaded = load_model(
         files.folder, dtype=_dtype(config.dtype, device), device=device, random_weights=files.random_weights
     )
-    budget = plan_memory(config, loaded.shape, device)
-    runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels)
+    precision = choose_precision(config.weights, config.kv_dtype, loaded.shape, device, config.kernels)
+    budget = plan_memory(config, with_precision(loaded.shape, precision), device)
+    runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels, precision=precision)
+    if config.deterministic == "on" and not runner.deterministic:
+        raise ConfigError(
+            "deterministic on needs the native extension (python -m mainstem.native builds it), kernels other than "
+            "torch, and a model of the Llama family in float32 on a CPU; leave it at auto to run without the guarantee"
+        )
     cache = _make_cache(config, budget.pool_tokens)
     scheduler = Scheduler(
         cache,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=_max_model_len(config, loaded.shape.max_position),
+        schedule=config.order,
+        anti_thrash=config.anti_thrash,
     )
+    recorder = Recorder(cache, config.explain_records) if config.explain_records else None
     speculation = Speculation.of(config, scheduler)
-    core = EngineCore(runner, tokenizer, cache, scheduler, cascade=config.cascade, speculation=speculation)
+    core = EngineCore(
+        runner, tokenizer, cache, scheduler, cascade=config.cascade, recorder=recorder, speculation=speculation
+    )
     return BuiltEngine(core, files.name, budget, runner.compute)
 
 
@@ -84,7 +95,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
     """The number type to load weights in; None means the model's own."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else None
-    return _DTYPES[name]
+    return NUMBERS[name]
 
 
 def _max_model_len(config: EngineConfig, max_position: int) -> int:

@@ -23,6 +23,7 @@ from mainstem.engine.reply import Reply, Sink
 from mainstem.engine.scoring import Scoring
 from mainstem.engine.speculation import Speculation, follow
 from mainstem.errors import EngineDied, EngineFailed, InvalidRequest, MainstemError
+from mainstem.explain import Origin, Recorder
 from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample, token_logprobs
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput
@@ -51,6 +52,7 @@ class EngineCore:
         cache: the prefix cache.
         scheduler: over the same cache.
         cascade: read shared prefixes once a step instead of once a row.
+        recorder: notes why tokens were not cached; it becomes the scheduler's observer.
         speculation: what drafts tokens, over the same scheduler; None for nothing.
     """
 
@@ -62,8 +64,12 @@ class EngineCore:
         scheduler: Scheduler,
         *,
         cascade: bool = True,
+        recorder: Recorder | None = None,
         speculation: Speculation | None = None,
     ) -> None:
+        self.recorder = recorder
+        if recorder is not None:
+            scheduler.observer = recorder
         self.runner = runner
         self.tokenizer = tokenizer
         self.cache = cache
@@ -151,6 +157,7 @@ class EngineCore:
         recorded: TokenArray | None = None,
         lease: Lease | None = None,
         constraint: Constraint | None = None,
+        origin: Origin | None = None,
     ) -> list[str]:
         """Queue `params.n` replies to a prompt; returns their ids, for `abort`.
 
@@ -165,6 +172,7 @@ class EngineCore:
                 else; how `params` would end it does not count.
             lease: for a single reply, gets the lock on all that was computed if the reply ends of itself.
             constraint: what `constrain` made of these parameters; by default it is made here.
+            origin: where the prompt came from, for its record.
 
         Raises:
             as `check` and `constrain`; InvalidRequest too when a recorded reply cannot be taken as it is. Nothing is
@@ -180,7 +188,15 @@ class EngineCore:
         for index in range(params.n):
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
-            request = Request(request_id, prompt, params, max_tokens=wanted, namespace=namespace, arrival=arrived)
+            request = Request(
+                request_id,
+                prompt,
+                params,
+                max_tokens=wanted,
+                namespace=namespace,
+                arrival=arrived,
+                origin=origin,
+            )
             reply = Reply(
                 request,
                 index,
@@ -308,6 +324,8 @@ class EngineCore:
         self._steps += 1
         self._note_peaks()
         now = time.perf_counter()
+        if self.recorder is not None:
+            self.recorder.stepped(output, now - started)
         for request, error in failed.items():
             if request not in requeued:
                 self._fail(request, EngineFailed(error))
@@ -364,7 +382,7 @@ class EngineCore:
         """Nothing runs, nothing can: give up the request that has waited longest, for what branches hold."""
         if not self.scheduler.holds:
             raise RuntimeError("requests are left but none can run")
-        self._fail(self.scheduler.waiting[0], self.scheduler.shortage())
+        self._fail(self.scheduler.stuck, self.scheduler.shortage())
 
     def _note_peaks(self) -> None:
         unshared = sum(request.num_computed for request in self.scheduler.running) + self.scheduler.num_held
@@ -423,6 +441,7 @@ class EngineCore:
             peak_unshared_tokens=self._peak_unshared_tokens,
             masks=self._masks,
             mask_seconds=self._mask_seconds,
+            misses={} if self.recorder is None else dict(self.recorder.counts),
             drafted_tokens=self._drafted_tokens,
             accepted_tokens=self._accepted_tokens,
         )

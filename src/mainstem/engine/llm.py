@@ -109,8 +109,8 @@ class LLM:
             namespace = namespace_key(options.get("namespace", ()))
         except TypeError as error:
             raise InvalidRequest(str(error), param="namespace") from None
-        parts = self.history.cut(self.tokenizer.render_chat(messages))
-        prompt = self.history.encode(parts, namespace=namespace, meaning=self._dialect.meaning(()))
+        text = self.tokenizer.render_chat(messages)
+        prompt = self.history.encode(text, namespace=namespace, meaning=self._dialect.meaning(()))
         generation = self.generate([prompt.ids], params, **options)[0]
         for reply in generation.replies:
             self.history.remember(prompt, reply.token_ids, reply.text)

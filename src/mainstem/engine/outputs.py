@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from mainstem.explain import MissCause, Record
 from mainstem.model.logprobs import PositionLogprobs, TokenLogprob
 from mainstem.scheduler import Request
 from mainstem.tree import CacheStats
@@ -33,6 +36,7 @@ class RequestUsage(NamedTuple):
         completion_tokens: tokens generated so far.
         queue_s: seconds from arrival to first admission.
         ttft_s: seconds from arrival to the first generated token; None before it.
+        record: why its uncached tokens were uncached; None before it is admitted, or if no records are kept.
         drafted_tokens: tokens that were guessed and checked ahead; see docs/speculation.md.
         accepted_tokens: of the completion tokens, those that were guessed right.
     """
@@ -43,6 +47,7 @@ class RequestUsage(NamedTuple):
     completion_tokens: int
     queue_s: float
     ttft_s: float | None
+    record: Record | None = None
     drafted_tokens: int = 0
     accepted_tokens: int = 0
 
@@ -57,6 +62,7 @@ def usage_of(request: Request, first_token_at: float | None) -> RequestUsage:
         completion_tokens=request.num_generated,
         queue_s=0.0 if admitted is None else admitted - request.arrival,
         ttft_s=None if first_token_at is None else first_token_at - request.arrival,
+        record=request.record if isinstance(request.record, Record) else None,
         drafted_tokens=request.num_drafted,
         accepted_tokens=request.num_accepted,
     )
@@ -111,6 +117,7 @@ class EngineStats(NamedTuple):
             been stored by itself.
         masks: computed for the tokens of finished replies that had a grammar.
         mask_seconds: that took.
+        misses: prompt tokens that were not cached, by cause; empty if no records are kept.
         drafted_tokens: tokens that were guessed and checked ahead.
         accepted_tokens: of the generated tokens, those that were guessed right.
     """
@@ -132,6 +139,7 @@ class EngineStats(NamedTuple):
     peak_unshared_tokens: int
     masks: int = 0
     mask_seconds: float = 0.0
+    misses: Mapping[MissCause, int] = MappingProxyType({})
     drafted_tokens: int = 0
     accepted_tokens: int = 0
 

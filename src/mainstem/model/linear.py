@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from mainstem.native import LinearWork, NativeLibrary, native_library
+from mainstem.native import WEIGHT_DTYPES, LinearWork, NativeLibrary, native_library
 
 # The row count that oneDNN is told to expect; the reordered form is the same for any.
 _EXPECTED_ROWS = 512
@@ -75,17 +75,33 @@ class OneDnnProduct(Product):
 class NativeProduct(Product):
     """A product by the native extension, over panels of weights.
 
+    Args:
+        linears: see `Product`.
+        library: the extension.
+        dtype: what the weights are kept in, int8 with a scale for each output; sums are float32.
+        instruction_set: which of the library's to use; the fastest if None.
+
     Attributes:
         in_features: numbers a row of input.
         num_outputs: numbers a row of output, of all layers together.
     """
 
     def __init__(
-        self, linears: Sequence[nn.Linear], library: NativeLibrary, *, instruction_set: int | None = None
+        self,
+        linears: Sequence[nn.Linear],
+        library: NativeLibrary,
+        *,
+        dtype: torch.dtype = torch.float32,
+        instruction_set: int | None = None,
     ) -> None:
         super().__init__(linears)
         self._library = library
-        self._weight = _panels(_joint_weight(linears), library.panel)
+        weight = _joint_weight(linears)
+        self._scale: Tensor | None = None
+        if dtype == torch.int8:
+            weight, scale = _in_bytes(weight)
+            self._scale = nn.functional.pad(scale, (0, -len(scale) % library.panel))
+        self._weight = _panels(weight, library.panel).to(dtype)
         bias = _joint_bias(linears)
         self._bias = torch.zeros(self._weight.shape[0] * library.panel)
         if bias is not None:
@@ -97,7 +113,8 @@ class NativeProduct(Product):
             bias=self._bias.data_ptr(),
             inputs=self.in_features,
             outputs=self.num_outputs,
-            dtype=0,
+            scale=None if self._scale is None else self._scale.data_ptr(),
+            dtype=WEIGHT_DTYPES[dtype],
             instruction_set=library.fastest if instruction_set is None else instruction_set,
         )
 
@@ -111,6 +128,10 @@ class NativeProduct(Product):
         work = self._work
         work.x, work.y = x.data_ptr(), out.data_ptr()
         work.rows, work.threads = x.numel() // self.in_features, torch.get_num_threads()
+        workspace = None
+        if work.dtype != WEIGHT_DTYPES[torch.float32]:
+            workspace = torch.empty(work.threads * self.in_features * self._library.panel)
+            work.workspace = workspace.data_ptr()
         self._library.linear(work)
 
 
@@ -133,7 +154,14 @@ class PackedLinear(nn.Module):
         return self.product.output(x, self._index)
 
 
-def pack_linears(module: nn.Module, *, dtype: torch.dtype, device: torch.device, kernels: str = "auto") -> int:
+def pack_linears(
+    module: nn.Module,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: str = "auto",
+    weights: torch.dtype = torch.float32,
+) -> int:
     """Replace every `nn.Linear` below `module` in place, if this can be done for its dtype and device.
 
     A weight that is tied to the embedding stays with the embedding too.
@@ -143,11 +171,12 @@ def pack_linears(module: nn.Module, *, dtype: torch.dtype, device: torch.device,
         dtype: of its weights.
         device: where they are.
         kernels: "native" for the extension, "torch" for oneDNN as PyTorch has it, "auto" for the best that is there.
+        weights: what the extension keeps them in.
 
     Returns:
         How many layers were replaced.
     """
-    make = _product_for(dtype, device, kernels)
+    make = _product_for(dtype, device, kernels, weights)
     return 0 if make is None else _replace_linears(module, make)
 
 
@@ -161,13 +190,13 @@ def has_onednn() -> bool:
 
 
 def _product_for(
-    dtype: torch.dtype, device: torch.device, kernels: str
+    dtype: torch.dtype, device: torch.device, kernels: str, weights: torch.dtype
 ) -> Callable[[Sequence[nn.Linear]], Product] | None:
     library = native_library()
     if dtype != torch.float32 or device.type != "cpu":
         return None
     if library is not None and kernels != "torch":
-        return partial(NativeProduct, library=library)
+        return partial(NativeProduct, library=library, dtype=weights)
     return OneDnnProduct if has_onednn() else None
 
 
@@ -207,6 +236,12 @@ def _joint_bias(linears: Sequence[nn.Linear]) -> Tensor | None:
             for linear in linears
         ]
     )
+
+
+def _in_bytes(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers from -127 to 127 for each output, (outputs, inputs), and what they are to be multiplied with."""
+    scale = weight.abs().amax(dim=1) / 127
+    return torch.round(weight / scale.clamp_min(torch.finfo(torch.float32).tiny)[:, None]), scale
 
 
 def _panels(weight: Tensor, panel: int) -> Tensor:

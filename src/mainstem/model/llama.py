@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mainstem.attention import KVPool
 from mainstem.attention.native_attention import NativeStepAttention
 from mainstem.model.linear import NativeProduct, PackedLinear
-from mainstem.native import GateWork, NativeLibrary, NormWork, RotateWork
+from mainstem.native import DTYPES, GateWork, NativeLibrary, NormWork, RotateWork
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -40,7 +40,7 @@ class LlamaForward:
 
     Args:
         module: a causal language model for which `is_llama` holds, its linear layers packed for the extension.
-        pool: the KV memory, float32 on a CPU.
+        pool: the KV memory, on a CPU.
         library: the extension.
     """
 
@@ -129,6 +129,7 @@ class LlamaForward:
             heads=self._heads,
             kv_heads=self._kv_heads,
             head_dim=self._head_dim,
+            dtype=DTYPES[pool.keys[index].dtype],
             epsilon=attention.q_norm.variance_epsilon if normed else 0.0,
             instruction_set=self._library.fastest,
         )
@@ -159,7 +160,7 @@ def is_llama(module: nn.Module, pool: KVPool) -> bool:
         pool: its KV memory.
     """
     config: Any = module.config
-    if config.model_type not in MODEL_TYPES or pool.keys[0].dtype != torch.float32:
+    if config.model_type not in MODEL_TYPES:
         return False
     model: Any = module.model
     head_dim = pool.keys[0].shape[2]

@@ -17,6 +17,7 @@ from mainstem.attention.native_attention import NativeStepAttention
 from mainstem.model.linear import pack_linears
 from mainstem.model.llama import LlamaForward, is_llama
 from mainstem.model.loading import LoadedModel
+from mainstem.model.precision import Precision, with_precision
 from mainstem.native import native_library
 
 ATTENTION_NAME = "mainstem"
@@ -61,6 +62,12 @@ def _attend(
 AttentionInterface.register(ATTENTION_NAME, _attend)
 
 
+def _let_go_of_files(module: nn.Module) -> None:
+    """Copy what is left of the weights, so that no view of a mapped file keeps all of it in memory."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.clone()
+
+
 class ModelRunner:
     """A loaded model and its KV pool.
 
@@ -69,23 +76,35 @@ class ModelRunner:
         num_slots: size of the pool in tokens.
         device: where the model is.
         kernels: what computes attention and linear layers: "native", "torch", or "auto" for the best that can run.
+        precision: the numbers that weights and KV are kept in; those that are computed with if None.
 
     Raises:
         ConfigError: when these kernels cannot run here.
     """
 
-    def __init__(self, loaded: LoadedModel, num_slots: int, device: torch.device, *, kernels: str = "auto") -> None:
-        self.shape = loaded.shape
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        num_slots: int,
+        device: torch.device,
+        *,
+        kernels: str = "auto",
+        precision: Precision | None = None,
+    ) -> None:
+        dtype = loaded.shape.dtype
+        self.precision = precision or Precision(dtype, dtype)
+        self.shape = with_precision(loaded.shape, self.precision)
         self.device = device
         self._module = loaded.module
         self._module.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
-        pack_linears(self._module, dtype=loaded.shape.dtype, device=device, kernels=kernels)
+        pack_linears(self._module, dtype=dtype, device=device, kernels=kernels, weights=self.precision.weights)
+        _let_go_of_files(self._module)
         self.pool = KVPool(
             num_layers=loaded.shape.num_layers,
             num_slots=num_slots,
             num_kv_heads=loaded.shape.num_kv_heads,
             head_dim=loaded.shape.head_dim,
-            dtype=loaded.shape.dtype,
+            dtype=self.precision.kv,
             device=device,
         )
         self.attention = backend_for(self.pool, kernels)
@@ -95,12 +114,18 @@ class ModelRunner:
             self._forward = LlamaForward(self._module, self.pool, library)
 
     @property
+    def deterministic(self) -> bool:
+        """Whether a token's numbers are the same bits however it is run: cached or not, alone or not, in any chunks."""
+        return self._forward is not None
+
+    @property
     def compute(self) -> str:
         """What computes the steps, fit to show."""
         threads = f"{torch.get_num_threads()} threads" if self.device.type == "cpu" else str(self.device)
         library = native_library()
         if self.attention.name == "native" and library is not None:
-            return f"native extension ({library.instruction_sets[library.fastest]}), {threads}"
+            exact = ", a hit equals a miss bit for bit" if self.deterministic else ""
+            return f"native extension ({library.instruction_sets[library.fastest]}), {threads}{exact}"
         if self.device.type == "cpu" and library is None:
             return (
                 f"PyTorch's operators, {threads}; the faster native extension was not built: "

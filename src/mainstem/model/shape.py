@@ -29,7 +29,8 @@ class ModelShape:
         num_active_parameters: of these, the ones that every token goes through: embeddings and the output layer left
             out, and of experts only the share that a token is sent to.
         weight_bytes: memory the weights take.
-        dtype: number type of the weights, and so of the KV pool.
+        dtype: number type that is computed with.
+        kv_dtype: number type of the KV pool.
     """
 
     architecture: str
@@ -45,6 +46,7 @@ class ModelShape:
     num_active_parameters: int
     weight_bytes: int
     dtype: torch.dtype
+    kv_dtype: torch.dtype
 
     @property
     def query_width(self) -> int:
@@ -54,7 +56,7 @@ class ModelShape:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes that the keys and values of one token take in all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.kv_dtype.itemsize
 
 
 def shape_of(module: nn.Module, config: PretrainedConfig) -> ModelShape:
@@ -76,6 +78,7 @@ def shape_of(module: nn.Module, config: PretrainedConfig) -> ModelShape:
         num_active_parameters=_num_active(module, config),
         weight_bytes=sum(p.numel() * p.element_size() for p in parameters),
         dtype=parameters[0].dtype,
+        kv_dtype=parameters[0].dtype,
     )
 
 

@@ -5,6 +5,8 @@ and sizes; nothing of plans, models or requests.
 """
 
 from mainstem.native.library import (
+    DTYPES,
+    WEIGHT_DTYPES,
     AttentionWork,
     GateWork,
     LinearWork,
@@ -15,6 +17,8 @@ from mainstem.native.library import (
 )
 
 __all__ = [
+    "DTYPES",
+    "WEIGHT_DTYPES",
     "AttentionWork",
     "GateWork",
     "LinearWork",

@@ -4,11 +4,14 @@
 #undef LINEAR_ROWS
 #undef LINEAR_COLUMNS
 #undef TARGET
+#undef WIDEN_FLOAT16
+#undef WIDEN_INT8
 #undef NAME
 #undef Floats
 #undef Ints
 #undef Words
 #undef Halves
+#undef Bytes
 #undef INLINE
 #undef UNROLL
 #undef AT

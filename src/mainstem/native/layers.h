@@ -55,16 +55,17 @@ TARGET static void NAME(rotate_row)(void *argument, int64_t row) {
     const float *from = work->qkv + row * (heads + 2 * kv_heads) * dim;
     const float *cos = work->cos + row * dim, *sin = work->sin + row * dim;
     const int64_t slot = work->slots[row] * dim;
-    float normed[MAX_HEAD_DIM];
+    float normed[MAX_HEAD_DIM], rotated[MAX_HEAD_DIM];
     for (int h = 0; h < heads; h++)
         NAME(rotate)(work, from + h * dim, work->q_weight, cos, sin, normed, work->q + (row * heads + h) * dim);
     from += heads * dim;
-    for (int h = 0; h < kv_heads; h++)
-        NAME(rotate)(work, from + h * dim, work->k_weight, cos, sin, normed,
-                     work->keys + h * work->kv_head_stride + slot);
+    for (int h = 0; h < kv_heads; h++) {
+        NAME(rotate)(work, from + h * dim, work->k_weight, cos, sin, normed, rotated);
+        store_numbers(rotated, work->keys, h * work->kv_head_stride + slot, dim, work->dtype);
+    }
     from += kv_heads * dim;
     for (int h = 0; h < kv_heads; h++)
-        memcpy(work->values + h * work->kv_head_stride + slot, from + h * dim, sizeof(float) * (size_t)dim);
+        store_numbers(from + h * dim, work->values, h * work->kv_head_stride + slot, dim, work->dtype);
 }
 
 /* silu(gate) * up, where silu(x) = x / (1 + e^-x). */

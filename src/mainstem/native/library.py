@@ -9,11 +9,17 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-import torch  # noqa: F401 - loads the OpenMP runtime that the extension shares with it
+import torch  # also loads the OpenMP runtime that the extension shares with it
 
 from mainstem.native import build
 
 LIBRARY = build.LIBRARY
+
+
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+"""The numbers that keys and values may be kept in, as native.c names them; all arithmetic is in float32."""
+WEIGHT_DTYPES = {**DTYPES, torch.int8: 3}
+"""Those of weights."""
 
 
 class AttentionWork(ctypes.Structure):
@@ -56,6 +62,7 @@ class LinearWork(ctypes.Structure):
         ("x", ctypes.c_void_p),
         ("weights", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
+        ("scale", ctypes.c_void_p),
         ("y", ctypes.c_void_p),
         ("workspace", ctypes.c_void_p),
         ("rows", ctypes.c_int64),
@@ -114,7 +121,9 @@ class RotateWork(ctypes.Structure):
         ("heads", ctypes.c_int32),
         ("kv_heads", ctypes.c_int32),
         ("head_dim", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
         ("epsilon", ctypes.c_float),
+        ("unused", ctypes.c_int32),
     )
 
 

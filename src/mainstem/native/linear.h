@@ -5,9 +5,10 @@
 
 /* `n` rows times the columns [column, column + LINEAR_COLUMNS * LANES) of one panel; n is known when this is compiled. */
 INLINE void NAME(linear_rows)(const int n, const float *x, int64_t inputs, const void *panel, int64_t offset,
-                              const float *bias, float *y, int64_t y_stride, const int dtype) {
+                              const float *bias, const float *scale, float *y, int64_t y_stride, const int dtype) {
     Floats sum[LINEAR_ROWS][LINEAR_COLUMNS];
-    UNROLL for (int c = 0; c < LINEAR_COLUMNS; c++) UNROLL for (int r = 0; r < n; r++) sum[r][c] = READ(bias + c * LANES);
+    UNROLL for (int c = 0; c < LINEAR_COLUMNS; c++)
+        UNROLL for (int r = 0; r < n; r++) sum[r][c] = scale ? (Floats){0} : READ(bias + c * LANES);
     for (int64_t k = 0; k < inputs; k++) {
         Floats w[LINEAR_COLUMNS];
         UNROLL for (int c = 0; c < LINEAR_COLUMNS; c++)
@@ -15,40 +16,48 @@ INLINE void NAME(linear_rows)(const int n, const float *x, int64_t inputs, const
         UNROLL for (int r = 0; r < n; r++)
             UNROLL for (int c = 0; c < LINEAR_COLUMNS; c++) sum[r][c] = w[c] * x[r * inputs + k] + sum[r][c];
     }
+    if (scale)
+        UNROLL for (int r = 0; r < n; r++)
+            UNROLL for (int c = 0; c < LINEAR_COLUMNS; c++)
+                sum[r][c] = sum[r][c] * READ(scale + c * LANES) + READ(bias + c * LANES);
     UNROLL for (int r = 0; r < n; r++)
         UNROLL for (int c = 0; c < LINEAR_COLUMNS; c++) AT(y + r * y_stride + c * LANES) = sum[r][c];
 }
 
 INLINE void NAME(linear_tile)(int n, const float *x, int64_t inputs, const void *panel, int64_t offset,
-                              const float *bias, float *y, int64_t y_stride, const int dtype) {
+                              const float *bias, const float *scale, float *y, int64_t y_stride, const int dtype) {
     for (int column = 0; column < PANEL; column += LINEAR_COLUMNS * LANES) {
         const int64_t at = offset + column;
-        const float *b = bias + column;
+        const float *b = bias + column, *s = scale ? scale + column : 0;
         float *out = y + column;
         switch (n) {
 #define TILE(rows) \
-    case rows: NAME(linear_rows)(rows, x, inputs, panel, at, b, out, y_stride, dtype); break;
+    case rows: NAME(linear_rows)(rows, x, inputs, panel, at, b, s, out, y_stride, dtype); break;
             TILE(1) TILE(2) TILE(3) TILE(4) TILE(5)
 #if LINEAR_ROWS > 6
             TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11)
 #endif
-        default: NAME(linear_rows)(LINEAR_ROWS, x, inputs, panel, at, b, out, y_stride, dtype);
+        default: NAME(linear_rows)(LINEAR_ROWS, x, inputs, panel, at, b, s, out, y_stride, dtype);
         }
     }
 }
 
 /* One function for each number type, so that the inner loops have no branches. */
 TARGET static void NAME(linear_float32)(int n, const float *x, int64_t inputs, const void *panel, int64_t offset,
-                                        const float *bias, float *y, int64_t y_stride) {
-    NAME(linear_tile)(n, x, inputs, panel, offset, bias, y, y_stride, FLOAT32);
+                                        const float *bias, const float *scale, float *y, int64_t y_stride) {
+    NAME(linear_tile)(n, x, inputs, panel, offset, bias, scale, y, y_stride, FLOAT32);
 }
 TARGET static void NAME(linear_float16)(int n, const float *x, int64_t inputs, const void *panel, int64_t offset,
-                                        const float *bias, float *y, int64_t y_stride) {
-    NAME(linear_tile)(n, x, inputs, panel, offset, bias, y, y_stride, FLOAT16);
+                                        const float *bias, const float *scale, float *y, int64_t y_stride) {
+    NAME(linear_tile)(n, x, inputs, panel, offset, bias, scale, y, y_stride, FLOAT16);
 }
 TARGET static void NAME(linear_bfloat16)(int n, const float *x, int64_t inputs, const void *panel, int64_t offset,
-                                         const float *bias, float *y, int64_t y_stride) {
-    NAME(linear_tile)(n, x, inputs, panel, offset, bias, y, y_stride, BFLOAT16);
+                                         const float *bias, const float *scale, float *y, int64_t y_stride) {
+    NAME(linear_tile)(n, x, inputs, panel, offset, bias, scale, y, y_stride, BFLOAT16);
+}
+TARGET static void NAME(linear_int8)(int n, const float *x, int64_t inputs, const void *panel, int64_t offset,
+                                     const float *bias, const float *scale, float *y, int64_t y_stride) {
+    NAME(linear_tile)(n, x, inputs, panel, offset, bias, scale, y, y_stride, INT8);
 }
 
 /* Rows times one panel of weights. */
@@ -58,12 +67,11 @@ TARGET static void NAME(linear_panel)(const LinearWork *work, int64_t panel, flo
     int64_t offset = panel * inputs * PANEL;
     int dtype = work->dtype;
     if (dtype != FLOAT32 && work->rows > UNPACK_ROWS) {
-        for (int64_t i = 0; i < inputs * PANEL; i += LANES) {
-            if (dtype == FLOAT16)
-                NAME(load)(&AT(workspace + i), weights, offset + i, FLOAT16);
-            else
-                NAME(load)(&AT(workspace + i), weights, offset + i, BFLOAT16);
-        }
+        for (int64_t i = 0; i < inputs * PANEL; i += LANES) switch (dtype) {
+            case FLOAT16: NAME(load)(&AT(workspace + i), weights, offset + i, FLOAT16); break;
+            case BFLOAT16: NAME(load)(&AT(workspace + i), weights, offset + i, BFLOAT16); break;
+            default: NAME(load)(&AT(workspace + i), weights, offset + i, INT8);
+            }
         weights = workspace, offset = 0, dtype = FLOAT32;
     }
     float out[LINEAR_ROWS * PANEL];
@@ -76,10 +84,12 @@ TARGET static void NAME(linear_panel)(const LinearWork *work, int64_t panel, flo
         float *to = columns == PANEL ? y : out;
         const int64_t stride = columns == PANEL ? work->outputs : PANEL;
         const float *x = work->x + row * inputs, *bias = work->bias + first;
+        const float *scale = work->scale ? work->scale + first : 0;
         switch (dtype) {
-        case FLOAT16: NAME(linear_float16)(n, x, inputs, weights, offset, bias, to, stride); break;
-        case BFLOAT16: NAME(linear_bfloat16)(n, x, inputs, weights, offset, bias, to, stride); break;
-        default: NAME(linear_float32)(n, x, inputs, weights, offset, bias, to, stride);
+        case FLOAT16: NAME(linear_float16)(n, x, inputs, weights, offset, bias, scale, to, stride); break;
+        case BFLOAT16: NAME(linear_bfloat16)(n, x, inputs, weights, offset, bias, scale, to, stride); break;
+        case INT8: NAME(linear_int8)(n, x, inputs, weights, offset, bias, scale, to, stride); break;
+        default: NAME(linear_float32)(n, x, inputs, weights, offset, bias, scale, to, stride);
         }
         if (to == out)
             for (int r = 0; r < n; r++)

@@ -10,7 +10,8 @@
  * dimension one chain over the keys.
  *
  * Linear layers. Weights lie in panels of PANEL outputs, (panels, inputs, PANEL), so that a product reads them once, from
- * the first byte to the last. Each output is one chain of fused multiply-adds over the inputs that begins with the bias.
+ * the first byte to the last. Each output is one chain of fused multiply-adds over the inputs that begins with the bias, or
+ * with nothing where outputs have a scale.
  *
  * So every result depends on its own row only: not on the other rows, nor on which thread ran it. A token's numbers are
  * bit for bit the same alone and in a batch, in a prefill and in a decode step, shared or not.
@@ -26,7 +27,7 @@
 #define SPAN 512      /* keys of one partial result; a multiple of BLOCK */
 #define ROWS 6        /* rows whose scores are computed together */
 #define PANEL 32      /* outputs of a linear layer whose weights lie together */
-#define UNPACK_ROWS 24 /* for more rows than this, a panel of 16-bit weights is first made float32 */
+#define UNPACK_ROWS 24 /* for more rows than this, a panel of narrower weights is first made float32 */
 #define CACHE_LINE 64
 #define PREFETCH 8    /* how many keys ahead memory is asked for */
 #define MANY_ROWS 24  /* whose computation covers the time to fetch a block */
@@ -35,7 +36,7 @@
 #define LOWEST -1e30f /* below every score; finite, so that two of them can be subtracted */
 #define LOG2_E 1.4426950408889634f
 
-enum { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2 };
+enum { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3 };
 
 /* Rows [row_begin, row_end) and keys [key_begin, key_end) of a sequence whose slot numbers are `slots`.
  * key_begin is a multiple of BLOCK. If it is none of SPAN, the piece goes on from the rows' stored states.
@@ -71,6 +72,7 @@ typedef struct {
     const float *x;      /* (rows, inputs), contiguous */
     const void *weights; /* (panels, inputs, PANEL), numbers of kind `dtype` */
     const float *bias;   /* (panels * PANEL) */
+    const float *scale;  /* (panels * PANEL): what an output is multiplied with before the bias is added; or NULL */
     float *y;            /* (rows, outputs), contiguous */
     float *workspace;    /* inputs * PANEL floats a thread, if dtype is not FLOAT32 */
     int64_t rows, inputs, outputs;
@@ -104,10 +106,11 @@ typedef struct {
     const float *q_weight, *k_weight; /* (head_dim) or NULL */
     const int64_t *slots;             /* (rows) */
     float *q;                         /* (rows, heads, head_dim) */
-    float *keys, *values;             /* (kv_heads, slots, head_dim) */
+    void *keys, *values;              /* (kv_heads, slots, head_dim), numbers of kind `dtype` */
     int64_t kv_head_stride;
-    int32_t heads, kv_heads, head_dim;
+    int32_t heads, kv_heads, head_dim, dtype;
     float epsilon;
+    int32_t unused;
 } RotateWork;
 
 /* y = silu(gate) * up. */
@@ -117,6 +120,42 @@ typedef struct {
     float *y;             /* (rows, width) */
     int64_t width;
 } GateWork;
+
+/* The nearest 16-bit number, of two equally near ones the even; what is too large becomes infinite. */
+static inline uint16_t float16_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    if (size >= 0x477ff000u) return (uint16_t)(sign | (size > 0x7f800000u ? 0x7e00u : 0x7c00u));
+    if (size >= 0x38800000u) return (uint16_t)(sign | (size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13);
+    /* Subnormal: a sum with 1/2 rounds to its last bit, which is that of the smallest float16. */
+    float small;
+    memcpy(&small, &size, sizeof small);
+    small += 0.5f;
+    memcpy(&bits, &small, sizeof bits);
+    return (uint16_t)(sign | (bits - 0x3f000000u));
+}
+
+static inline uint16_t bfloat16_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+/* `n` floats to index `at` of `numbers`, which are of kind `dtype`. */
+static inline void store_numbers(const float *from, void *numbers, int64_t at, int n, int dtype) {
+    uint16_t *halves = (uint16_t *)numbers + at;
+    switch (dtype) {
+    case FLOAT16:
+        for (int i = 0; i < n; i++) halves[i] = float16_of(from[i]);
+        break;
+    case BFLOAT16:
+        for (int i = 0; i < n; i++) halves[i] = bfloat16_of(from[i]);
+        break;
+    default: memcpy((float *)numbers + at, from, sizeof(float) * (size_t)n);
+    }
+}
 
 extern void GOMP_parallel(void (*run)(void *), void *data, unsigned threads, unsigned flags) __attribute__((weak));
 extern int omp_get_thread_num(void) __attribute__((weak));
@@ -149,6 +188,8 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #define LINEAR_ROWS 6
 #define LINEAR_COLUMNS 2
 #define TARGET __attribute__((target("avx2,fma,f16c")))
+#define WIDEN_FLOAT16(to, halves) __asm__("vcvtph2ps %1, %0" : "=x"(to) : "m"(halves))
+#define WIDEN_INT8(to, bytes) __asm__("vpmovsxbd %1, %0" : "=x"(to) : "m"(bytes))
 #define NAME(x) x##_avx2
 #include "vectors.h"
 #include "attention.h"
@@ -161,6 +202,8 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #define LINEAR_ROWS 12
 #define LINEAR_COLUMNS 2
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+#define WIDEN_FLOAT16(to, halves) __asm__("vcvtph2ps %1, %0" : "=v"(to) : "m"(halves))
+#define WIDEN_INT8(to, bytes) __asm__("vpmovsxbd %1, %0" : "=v"(to) : "m"(bytes))
 #define NAME(x) x##_avx512
 #include "vectors.h"
 #include "attention.h"
@@ -173,6 +216,7 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 const char *mainstem_instruction_set(int index) {
     if (index == 0) return "portable";
 #if defined(__x86_64__)
+    /* Every processor with AVX2 has F16C; Clang cannot ask for it. */
     if (index == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "avx2";
     if (index == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))

@@ -1,7 +1,9 @@
 /* Vector types and functions for one instruction set, which the including file names by
  *   LANES    floats in a vector,
  *   TARGET   the function attribute that allows the instructions,
- *   NAME(x)  the name of x for this instruction set.
+ *   NAME(x)  the name of x for this instruction set,
+ *   WIDEN_FLOAT16(to, halves), WIDEN_INT8(to, bytes)  its instructions that make floats of float16, and whole numbers of
+ *            32 bits of those of 8, in memory; where they are not defined, it has none.
  */
 
 /* Vectors in memory are aligned like their elements, for slots begin anywhere. */
@@ -9,10 +11,12 @@ typedef float NAME(Floats) __attribute__((vector_size(4 * LANES), aligned(4), ma
 typedef int32_t NAME(Ints) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t NAME(Words) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t NAME(Halves) __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+typedef int8_t NAME(Bytes) __attribute__((vector_size(LANES), aligned(1), may_alias));
 #define Floats NAME(Floats)
 #define Ints NAME(Ints)
 #define Words NAME(Words)
 #define Halves NAME(Halves)
+#define Bytes NAME(Bytes)
 #define INLINE TARGET static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #define AT(p) (*(Floats *)(p))
@@ -40,7 +44,25 @@ INLINE void NAME(load)(Floats *to, const void *numbers, int64_t index, const int
         *to = READ((const float *)numbers + index);
         return;
     }
-    const Words word = __builtin_convertvector(*(const Halves *)((const uint16_t *)numbers + index), Words);
+    if (dtype == INT8) {
+        const Bytes *bytes = (const Bytes *)((const int8_t *)numbers + index);
+#ifdef WIDEN_INT8
+        Ints whole;
+        WIDEN_INT8(whole, *bytes);
+#else
+        const Ints whole = __builtin_convertvector(*bytes, Ints);
+#endif
+        *to = __builtin_convertvector(whole, Floats);
+        return;
+    }
+    const Halves *halves = (const Halves *)((const uint16_t *)numbers + index);
+#ifdef WIDEN_FLOAT16
+    if (dtype == FLOAT16) {
+        WIDEN_FLOAT16(*to, *halves);
+        return;
+    }
+#endif
+    const Words word = __builtin_convertvector(*halves, Words);
     if (dtype == BFLOAT16) {
         *to = (Floats)(word << 16);
         return;

@@ -1,16 +1,9 @@
 """Which requests run in the next step, and how many tokens of each."""
 
+from mainstem.scheduler.observer import SchedulerObserver
+from mainstem.scheduler.output import Hold, LogitSource, ScheduledTokens, SchedulerOutput, ScoredTokens
 from mainstem.scheduler.request import Request, RequestState, TokenBuffer
-from mainstem.scheduler.scheduler import (
-    DECODE_RESERVATION,
-    MAX_SCORED_TOKENS,
-    Hold,
-    LogitSource,
-    ScheduledTokens,
-    Scheduler,
-    SchedulerOutput,
-    ScoredTokens,
-)
+from mainstem.scheduler.scheduler import DECODE_RESERVATION, MAX_SCORED_TOKENS, Scheduler
 
 __all__ = [
     "DECODE_RESERVATION",
@@ -21,6 +14,7 @@ __all__ = [
     "RequestState",
     "ScheduledTokens",
     "Scheduler",
+    "SchedulerObserver",
     "SchedulerOutput",
     "ScoredTokens",
     "TokenBuffer",

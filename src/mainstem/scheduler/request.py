@@ -71,6 +71,7 @@ class Request:
         max_tokens: most tokens to generate, at least 1, already fitted to the context.
         namespace: which part of the prefix cache it may read and write.
         arrival: `time.perf_counter()` when it was submitted.
+        origin: where it came from, for whoever observes the scheduler.
         score_from: None to generate. Otherwise nothing is sampled: the request ends when its prompt is computed, and
             the logits of its tokens from this position on are wanted on the way.
     """
@@ -88,12 +89,15 @@ class Request:
         namespace: Namespace = (),
         arrival: float = 0.0,
         score_from: int | None = None,
+        origin: object = None,
     ) -> None:
         self.id = request_id
         self.params = params
         self.max_tokens = max_tokens
         self.namespace = namespace
         self.arrival = arrival
+        self.origin = origin
+        self.record: object = None  # what an observer notes of it
         self.score_from = score_from  # moves on as they are computed
         self.tokens = TokenBuffer(prompt)
         self.num_prompt = len(prompt)
@@ -104,6 +108,11 @@ class Request:
         # Token counts of the first admission, for the caller's usage.
         self.num_cached = 0
         self.num_prefilled = 0
+        # When it was last let in: the work that was charged for it, the places in the queue before which it was, and
+        # what it had already.
+        self.charged = 0.0
+        self.charged_before = 0
+        self.num_computed_before = self.num_replied_before = 0
         # Tokens of its reply that were drafted, and those of them that it really said.
         self.num_drafted = 0
         self.num_accepted = 0

@@ -1,10 +1,10 @@
 """Decides which requests run in the next step, how many tokens of each, and who gives way when memory runs out.
 
-The token budget goes to running requests that decode first, then to running prefills, then to new requests, in order of
-arrival (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). How requests share tokens that are still to be computed
-depends on when the prefix cache takes them (see `Reuse`): where it takes computed ones, a request whose next tokens a
-running one is computing waits, and borrows them in the step that computes the last of them; where it takes scheduled
-ones, requests find them there. It knows nothing of tensors, text and HTTP.
+The token budget goes to running requests that decode first, then to running prefills in order of arrival, then to new
+requests in the order of the waiting queue (chunked prefill: Agrawal et al. 2024, Sarathi-Serve). How requests share
+tokens that are still to be computed depends on when the prefix cache takes them (see `Reuse`): where it takes computed
+ones, a request whose next tokens a running one is computing waits, and borrows them in the step that computes the last
+of them; where it takes scheduled ones, requests find them there. It knows nothing of tensors, text and HTTP.
 """
 
 from __future__ import annotations
@@ -13,68 +13,24 @@ import time
 from bisect import insort
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
-from typing import NamedTuple
 
 from mainstem.errors import OutOfSlots, PromptTooLong
-from mainstem.pages import SlotArray
+from mainstem.scheduler.candidates import REPLY_WEIGHT, Candidate, Candidates, Donors
+from mainstem.scheduler.conversations import Conversations
+from mainstem.scheduler.observer import SchedulerObserver
+from mainstem.scheduler.output import Hold, LogitSource, ScheduledTokens, SchedulerOutput, ScoredTokens
 from mainstem.scheduler.request import Request, RequestState
-from mainstem.tree import PrefixCache, PrefixHandle, Reuse, common_length
+from mainstem.scheduler.waiting import ORDERS
+from mainstem.tree import PrefixCache, Reuse
 
 # A decoding request reserves this many slots at a time, so that its tokens lie in long runs.
 DECODE_RESERVATION = 64
 # Share of the pool that a new request must leave for those that already run, so that they are not preempted at once.
 ADMISSION_HEADROOM = 0.01
-# Most waiting requests looked at in one step; more than these can only be passed over, waiting for one prefill.
-MAX_ADMISSION_SCAN = 256
+# Most requests that are passed over in a step because conversations take up the room that they need.
+MOST_PASSED_OVER = 8
 # Most tokens whose logits are wanted for scoring in one step; a row of logits is as wide as the vocabulary.
 MAX_SCORED_TOKENS = 256
-
-
-class ScheduledTokens(NamedTuple):
-    """Tokens `[start, stop)` of a request are computed in this step; their slots are in its page table."""
-
-    request: Request
-    start: int
-    stop: int
-
-
-class LogitSource(NamedTuple):
-    """`request` samples its next token from the logits of token `position` of the `entry`-th scheduled request."""
-
-    request: Request
-    entry: int
-    position: int
-
-
-class ScoredTokens(NamedTuple):
-    """The logits of tokens `[start, stop)` of `request`, the `entry`-th scheduled one, are wanted; may be none."""
-
-    request: Request
-    entry: int
-    start: int
-    stop: int
-
-
-class SchedulerOutput(NamedTuple):
-    """One step's work; empty when nothing can run. A request that scores has one `scored` for each `scheduled`."""
-
-    scheduled: list[ScheduledTokens]
-    sources: list[LogitSource]
-    scored: list[ScoredTokens]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hold:
-    """A lock on a computed prefix that outlives the request that computed it.
-
-    Attributes:
-        handle: of the locked prefix.
-        slots: int32[n], where its tokens' KV lies.
-    """
-
-    handle: PrefixHandle
-    slots: SlotArray
 
 
 @dataclass(slots=True)
@@ -87,20 +43,6 @@ class SchedulerCounts:
     preemptions: int = 0
 
 
-class _Donor(NamedTuple):
-    """A running request that computes what another one needs, and up to where they agree."""
-
-    request: Request
-    common: int
-
-
-class _Room(NamedTuple):
-    """Slots that a waiting request needs, and how many it could have."""
-
-    needed: int
-    available: int
-
-
 class Scheduler:
     """Requests waiting and running, over one prefix cache.
 
@@ -109,7 +51,13 @@ class Scheduler:
         max_num_batched_tokens: most tokens a step.
         max_num_seqs: most requests running at once.
         max_model_len: longest prompt plus reply.
-        clock: seconds, for the time of admission.
+        schedule: in which order waiting requests are let in; a key of `ORDERS`.
+        lenience: how much work of later requests may go before a waiting one; see `Fairness`.
+        anti_thrash: run fewer conversations rather than evict what they need next; see `Conversations`.
+        clock: seconds; by it, a request is admitted, and a conversation is given up.
+
+    Attributes:
+        observer: is told who is admitted and who leaves.
     """
 
     def __init__(
@@ -119,6 +67,9 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_num_seqs: int,
         max_model_len: int,
+        schedule: str = "fcfs",
+        lenience: float = 1.0,
+        anti_thrash: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.cache = cache
@@ -127,13 +78,19 @@ class Scheduler:
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         # The last sampled token needs no slot, hence one more token than slots.
         self.max_model_len = min(max_model_len, cache.stats().capacity + 1)
-        self.waiting: list[Request] = []
+        self.waiting = ORDERS[schedule](cache, lenience)
+        self.conversations = Conversations(cache)
+        self._anti_thrash = anti_thrash and cache.reuse is Reuse.COMPUTED
         self.running: list[Request] = []
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
-        self._clock = clock
-        self._orders = count()
+        self.observer = SchedulerObserver()
+        self.clock = clock
+        self._next_order = 0
+        self._step_began = 0.0
+        self._candidates = Candidates(cache, self.waiting)
+        self._lacks_memory: Request | None = None
         # Of the step that is under way: requests that joined it relying on tokens that others compute in it, and the
         # first slots of the pages that the prefix cache was given before they are computed.
         self._borrowers: list[Request] = []
@@ -158,19 +115,27 @@ class Scheduler:
         """
         self.check_length(request.num_prompt)
         request.max_tokens = min(request.max_tokens, self.max_model_len - request.num_prompt)
-        request.order = next(self._orders)
+        place = self.conversations.place_of(request, self.clock())
+        request.order = self._next_order if place is None else place
+        self._next_order += 1
         request.view = self.cache.view(request.namespace)
-        self.waiting.append(request)
+        self.waiting.add(request)
 
     def finish(self, request: Request) -> None:
         """Take a request out, at any moment between two steps; what it computed stays in the prefix cache."""
         if request.state is RequestState.FINISHED:
             return
+        self.observer.finished(request)
         if request.state is RequestState.WAITING:
             self.waiting.remove(request)
+            self.conversations.left(request)
         else:
             self.running.remove(request)
-            self._release(request)
+            if request.score_from is None:
+                self._candidates.learn(request.num_generated)
+            self._release(request, keep=self._anti_thrash and request.score_from is None and len(self.waiting) > 0)
+        if not self.waiting:
+            self.conversations.give_up()
         request.state = RequestState.FINISHED
 
     def has_work(self) -> bool:
@@ -201,15 +166,23 @@ class Scheduler:
         self.num_held -= len(hold.slots)
         self.cache.unlock(hold.handle)
 
+    @property
+    def stuck(self) -> Request:
+        """The waiting request for which the last step had no memory, where it scheduled nothing though some wait."""
+        assert self._lacks_memory is not None
+        return self._lacks_memory
+
     def shortage(self) -> OutOfSlots:
-        """Why nothing can run though requests wait: what the first of them lacks, and what holds keep from it."""
-        room = self._room_for(self.waiting[0], None)
+        """Why nothing can run though requests wait: what the stuck one lacks, and what holds keep from it."""
+        room = self._candidates.room_for(self.stuck, None)
         return OutOfSlots(room.needed, room.available, held=len(self._held_slots()))
 
     # -- one step -------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
         """Choose the next step's tokens and reserve their slots."""
+        self._step_began = self.clock()
+        self.conversations.expire(self._step_began)
         output = SchedulerOutput([], [], [])
         budget = self._schedule_decodes(output, self.max_num_batched_tokens)
         budget = self._schedule_prefills(output, budget)
@@ -226,6 +199,9 @@ class Scheduler:
         Returns:
             The requests that went back to the queue, failed or not.
         """
+        num_tokens = sum(stop - start for _, start, stop in output.scheduled)
+        if 2 * num_tokens >= self.max_num_batched_tokens:
+            self.conversations.measure(self.clock() - self._step_began, num_tokens)
         requeued: set[Request] = set()
         for request in self._borrowers:
             if request in failed or request.lender in failed or request.lender in requeued:
@@ -314,6 +290,7 @@ class Scheduler:
 
     def _undo(self, request: Request) -> bool:
         """Take back what the failed step was to compute for a request; whether it shared any of that with others."""
+        self.waiting.withdrawn(request)
         if request.num_owned > request.num_computed:
             assert request.handle is not None
             self.cache.withdraw(request.handle, request.num_computed)
@@ -359,6 +336,8 @@ class Scheduler:
             self._store(request, stop)
             pages = request.table.slots[before : request.num_owned : self.cache.page_size]
             self._uncomputed_pages.update(pages.tolist())
+        if num_tokens > 1:
+            self.waiting.computed(request, stop)
         output.scheduled.append(ScheduledTokens(request, start, stop))
         entry = len(output.scheduled) - 1
         if request.score_from is not None:
@@ -369,72 +348,93 @@ class Scheduler:
     # -- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self, output: SchedulerOutput, budget: int) -> None:
-        """Admit waiting requests in order.
+        """Let waiting requests in, in the order of the queue.
 
-        One that waits for tokens that another is computing is passed over; one that lacks memory holds up the rest.
+        Those that wait for tokens that another is computing are passed over; one that lacks memory holds up the rest.
         """
-        for request in list(islice(self.waiting, MAX_ADMISSION_SCAN)):
-            if len(self.running) >= self.max_num_seqs:
-                return
-            donor = self._donor_of(request) if self.cache.reuse is Reuse.COMPUTED else None
-            if donor is not None:
-                entry = _entry_of(donor.request, output)
-                if entry is None or output.scheduled[entry].stop < donor.common:
-                    continue  # it needs tokens that are still to be computed: later
-                if donor.common == len(request.tokens):
-                    self._follow(request, donor, entry, output)
-                    continue
-            if budget == 0:
+        self._lacks_memory = None
+        if not self.waiting or len(self.running) >= self.max_num_seqs:
+            return
+        donors = Donors(output, self.running if self.cache.reuse is Reuse.COMPUTED else ())
+        for donor in donors.requests:
+            self._candidates.pass_over(donor, donors)
+        passed_over = 0
+        while budget and len(self.running) < self.max_num_seqs:
+            candidate = self._candidates.next(donors)
+            if candidate is None:
+                break
+            if candidate.follows:
+                self._follow(candidate, donors, output)
                 continue
-            scheduled = self._try_admit(request, donor, budget, output)
+            scheduled = self._try_admit(candidate, budget, output)
             if scheduled == 0:
-                return
+                self._lacks_memory = candidate.request
+                if len(self.conversations) == 0 or passed_over == MOST_PASSED_OVER:
+                    break
+                # It waits until conversations end; one of these may be next.
+                self.waiting.hide_one(candidate.request)
+                passed_over += 1
+                continue
             budget -= scheduled
+            if self.cache.reuse is Reuse.COMPUTED:
+                donors.add(candidate.request, len(output.scheduled) - 1, output)
+                self._candidates.pass_over(candidate.request, donors)
+        if budget == 0:
+            self._admit_followers(donors, output)
+        self.waiting.show_all()
 
-    def _donor_of(self, request: Request) -> _Donor | None:
-        """The request of this step, if any, that is about to compute the most of what this one lacks."""
-        best: _Donor | None = None
-        for other in self.running:
-            prefills = other.num_remaining > 1 or other.num_computed < other.num_prompt
-            if prefills and other.namespace == request.namespace:
-                common = _known_common_length(request, other)
-                if request.score_from is not None:
-                    common = min(common, request.num_reusable)
-                common -= common % self.cache.page_size
-                if common > other.num_computed and (best is None or common > best.common):
-                    best = _Donor(other, common)
-        if best is None or best.common == len(request.tokens):
-            return best  # even if all of it is cached, the last token's logits are not
-        cached = request.view.peek(request.tokens.array).length
-        return best if best.common > cached else None
+    def _admit_followers(self, donors: Donors, output: SchedulerOutput) -> None:
+        """Let in those that need no token of the budget, since others compute all of theirs in this step."""
+        followers = {
+            request.order: request
+            for other in donors.requests
+            for request in self.waiting.within(other, donors.stop_of(other))
+            if request.namespace == other.namespace
+        }
+        for _, request in sorted(followers.items()):
+            if (
+                len(self.running) < self.max_num_seqs
+                and (candidate := self._candidates.consider(request, donors)).follows
+            ):
+                self._follow(candidate, donors, output)
 
-    def _follow(self, request: Request, donor: _Donor, entry: int, output: SchedulerOutput) -> None:
+    def _follow(self, candidate: Candidate, donors: Donors, output: SchedulerOutput) -> None:
         """Admit a request whose every token another one computes in this step: it only samples."""
-        self._start(request, donor)
-        output.sources.append(LogitSource(request, entry, len(request.tokens) - 1))
+        self._start(candidate)
+        request, donor = candidate.request, candidate.donor
+        assert donor is not None
+        output.sources.append(LogitSource(request, donors.entries[donor.request], len(request.tokens) - 1))
 
-    def _try_admit(self, request: Request, donor: _Donor | None, budget: int, output: SchedulerOutput) -> int:
+    def _try_admit(self, candidate: Candidate, budget: int, output: SchedulerOutput) -> int:
         """Admit a request if memory allows; returns how many tokens were scheduled, 0 if it must wait."""
-        room = self._room_for(request, donor)
+        request, room = candidate.request, candidate.room
         next_pages = len(self.running) * self.cache.page_size
         headroom = max(next_pages, int(ADMISSION_HEADROOM * self.cache.capacity)) if self.running else 0
-        if room.available < room.needed + headroom or not _rows_left(request, output):
+        if not _rows_left(request, output):
             return 0
-        self._start(request, donor)
+        if self.running and not self.conversations.continues(request):
+            headroom += self.conversations.room_to_grow()
+        while room.available < room.needed + headroom:
+            # What runs, or continues what is kept, is worth more than what others may come back for.
+            if self.running and not self.conversations.continues(request):
+                return 0
+            if not self.conversations.give_way(request):
+                return 0
+            room = self._candidates.room_for(request, candidate.donor)
+        self._start(candidate)
+        self.observer.needs_room(request)
         request.table.append(self.cache.allocate(room.needed, after=request.table.last, namespace=request.namespace))
         num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
         return num_tokens
 
-    def _room_for(self, request: Request, donor: _Donor | None) -> _Room:
-        # At least the last token is computed, for its logits.
-        found = request.view.peek(request.tokens.array[: request.num_reusable])
-        known = max(found.length, donor.common if donor else 0)
-        stats = self.cache.stats()
-        return _Room(self._whole_pages(len(request.tokens) - known), stats.free + stats.evictable - found.evictable)
-
-    def _start(self, request: Request, donor: _Donor | None) -> None:
+    def _start(self, candidate: Candidate) -> None:
         """Move a request to the running ones, its page table covering all that is or is being computed."""
+        request, donor = candidate.request, candidate.donor
+        self.waiting.remove(request)
+        request.charged, request.charged_before = candidate.work, self._next_order
+        self.waiting.charge(request, request.charged)
+        self.waiting.admitted(request)
         match = request.view.match_prefix(request.tokens.array[: request.num_reusable])
         self.cache.lock(match.handle)
         request.handle = match.handle
@@ -449,13 +449,15 @@ class Scheduler:
         if request.num_borrowed:
             self._borrowers.append(request)
         if request.admitted_at is None:
-            request.admitted_at = self._clock()
+            request.admitted_at = self.clock()
             request.num_cached = request.num_computed
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
+            self.observer.admitted(request, self.running)
+        request.num_computed_before, request.num_replied_before = request.num_computed, request.num_generated
         request.common_lengths.clear()
-        self.waiting.remove(request)
         request.state = RequestState.RUNNING
+        self.conversations.left(request)
         insort(self.running, request, key=lambda r: r.order)
 
     # -- memory ---------------------------------------------------------------------------------------------------
@@ -470,6 +472,8 @@ class Scheduler:
                 return True
         self._reclaim_reserved()
         while not self._reserve(request, 1):
+            if self.conversations.give_way():
+                continue
             victim = self.running[-1]
             self._preempt(victim)
             if victim is request:
@@ -477,6 +481,7 @@ class Scheduler:
         return True
 
     def _reserve(self, request: Request, num_slots: int) -> bool:
+        self.observer.needs_room(request)
         try:
             request.table.append(
                 self.cache.allocate(self._whole_pages(num_slots), after=request.table.last, namespace=request.namespace)
@@ -497,7 +502,7 @@ class Scheduler:
         request.state = RequestState.WAITING
         request.num_preemptions += 1
         self.counts.preemptions += 1
-        insort(self.waiting, request, key=lambda r: r.order)
+        self.waiting.add(request)
 
     def _store(self, request: Request, length: int) -> None:
         """Give tokens to the prefix cache, as many as whole pages hold, and keep them there by a lock."""
@@ -514,13 +519,22 @@ class Scheduler:
         if len(duplicates):
             self.cache.free(duplicates)
         request.num_owned = max(request.num_owned, stored.length)
+        self.waiting.computed(request, stored.length)
 
-    def _release(self, request: Request) -> None:
-        """Keep what is computed in the prefix cache, give everything else back."""
+    def _release(self, request: Request, *, keep: bool = False) -> None:
+        """Keep what is computed in the prefix cache, give everything else back.
+
+        With `keep`, what is computed is locked for the conversation's next turn.
+        """
+        replied = request.num_generated - request.num_replied_before
+        done = request.num_computed - request.num_computed_before + (REPLY_WEIGHT - 1) * replied
+        self.waiting.charge(request, done - request.charged, request.charged_before)
         if self.cache.reuse is Reuse.COMPUTED and request.num_computed > request.num_owned:
             self._store(request, request.num_computed)
         self._free_after(request, request.num_owned)
         if request.handle is not None:
+            if keep and request.num_owned:
+                self.conversations.ended(request, self.clock())
             self.cache.unlock(request.handle)
         request.forget_slots()
 
@@ -550,6 +564,7 @@ class Scheduler:
             AssertionError: naming the broken invariant.
         """
         self.cache.check_integrity()
+        self.waiting.check_integrity()
         private = list(self.private_slots())
         assert len(private) == len(set(private)), "a slot is held by two requests"
         held = self.cache.held
@@ -560,7 +575,9 @@ class Scheduler:
             assert request.num_computed <= len(request.table), f"{request} has computed tokens without slots"
             assert request.num_owned <= request.num_computed, f"{request} shares tokens it has not computed"
         assert self.num_held == sum(len(hold.slots) for hold in self.holds), "held tokens are miscounted"
-        in_use = self._held_slots().union(*(request.table.slots.tolist() for request in self.running))
+        in_use = self._held_slots().union(
+            self.conversations.slots(), *(request.table.slots.tolist() for request in self.running)
+        )
         protected = self.cache.stats().protected
         assert protected == len(in_use), (
             f"{protected} slots are protected, but running requests and holds account for {len(in_use)}"
@@ -584,20 +601,3 @@ def _most_tokens(request: Request, output: SchedulerOutput) -> int:
         return request.num_remaining
     before = max(request.score_from - request.num_computed, 0)
     return min(request.num_remaining, before + _rows_left(request, output))
-
-
-def _entry_of(request: Request, output: SchedulerOutput) -> int | None:
-    """Where in the step's schedule a request is."""
-    for index, scheduled in enumerate(output.scheduled):
-        if scheduled.request is request:
-            return index
-    return None
-
-
-def _known_common_length(request: Request, other: Request) -> int:
-    """How many leading tokens a waiting request has in common with a running one; worked out once for each pair."""
-    known = request.common_lengths.get(other.order)
-    if known is None:
-        known = common_length(request.tokens.array, other.tokens.array)
-        request.common_lengths[other.order] = known
-    return known

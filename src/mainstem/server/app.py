@@ -12,10 +12,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mainstem.errors import ConfigError, MainstemError
-from mainstem.server import chat, completions, messages, render, responses, system
+from mainstem.server import chat, completions, explain, messages, render, responses, system
 from mainstem.server.access_log import AccessLog
 from mainstem.server.auth import ApiKeys, tenant_namespace
 from mainstem.server.boundary import Boundary
+from mainstem.server.discard import Discard
 from mainstem.server.errors import ApiError, error_response, to_api_error
 from mainstem.server.keys import read_keys
 from mainstem.server.limits import Limits
@@ -69,12 +70,13 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
     app.add_middleware(Limits, closing=service.closing)
     app.add_middleware(ApiKeys, keys=read_keys(config), model=name)
     app.add_middleware(Boundary)
+    app.add_middleware(Discard)
     if config.access_log:
         app.add_middleware(AccessLog)
     app.add_exception_handler(MainstemError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    for part in (chat, render, completions, responses, messages, system):
+    for part in (chat, render, completions, responses, messages, explain, system):
         app.include_router(part.router(service), responses=REFUSALS)
     return app
 

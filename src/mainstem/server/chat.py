@@ -16,6 +16,7 @@ from starlette.responses import Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS
 from mainstem.server.auth import tenant_of
+from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.generation import Generation, Part, Usage
 from mainstem.server.logprobs import chat_logprobs
 from mainstem.server.openapi import takes
@@ -43,7 +44,14 @@ def router(service: Service) -> APIRouter:
         ready = await prepare(service, turn, namespace=namespace)
         shape = ChatShape(service, body, ready)
         with naming_schema(turn, schema_param="response_format"):
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=shape.id)
+            origin = origin_of(
+                request,
+                shape.id,
+                conversation=turn.conversation,
+                key=body.prompt_cache_key,
+                compare_with=comparison_id(body.prompt_cache_options),
+            )
+            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, origin=origin)
             return await answer(request, generation, shape, stream=bool(body.stream), include_usage=body.include_usage)
 
     return routes

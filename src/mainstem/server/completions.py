@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from mainstem.errors import InvalidRequest
 from mainstem.server.auth import tenant_of
+from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.generation import Generation, Part
 from mainstem.server.logprobs import CompletionLogprobs
 from mainstem.server.openapi import takes
@@ -51,7 +52,10 @@ def router(service: Service) -> APIRouter:
         if candidates > params.n:
             # They are chosen by their log-probabilities, whether or not those are reported.
             params = replace(params, n=candidates, logprobs=params.logprobs or 0)
-        generation = Generation(service, prompts, params, namespace=namespace, request_id=shape.id)
+        origin = origin_of(
+            request, shape.id, key=body.prompt_cache_key, compare_with=comparison_id(body.prompt_cache_options)
+        )
+        generation = Generation(service, prompts, params, namespace=namespace, origin=origin)
         return await answer(request, generation, shape, stream=bool(body.stream), include_usage=body.include_usage)
 
     return routes

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from mainstem.server.diagnostics import Diagnosis, diagnose
 from mainstem.server.errors import shutting_down
 
 if TYPE_CHECKING:
     from mainstem.engine.outputs import RequestOutput, RequestUsage
+    from mainstem.explain import Origin
     from mainstem.params import SamplingParams
     from mainstem.server.prompts import Prompt
     from mainstem.server.service import Service
@@ -85,9 +88,12 @@ class Generation:
         params: SamplingParams,
         *,
         namespace: tuple[str, ...],
-        request_id: str,
+        origin: Origin,
     ) -> None:
         self.prompts = prompts
+        self.origin = origin
+        self._service = service
+        self._diagnoses: dict[int, Diagnosis] = {}
         self.params = params
         self.num_choices = len(prompts) * params.n
         self._timings = service.metrics.request_timings()
@@ -96,7 +102,7 @@ class Generation:
         self._said: dict[int, _Said] = {}
         self._first: list[Part] = []
         streams = [
-            service.engine.generate(prompt.ids, params, namespace=namespace, request_id=f"{request_id}-{position}")
+            service.engine.generate(prompt.ids, params, namespace=namespace, origin=replace(origin, position=position))
             for position, prompt in enumerate(prompts)
         ]
         self._parts = self._count(merge(streams))
@@ -127,6 +133,11 @@ class Generation:
             cached_tokens += max(0, len(prompt.ids) - prefilled) if len(replies) == n else 0
         return Usage(prompt_tokens, cached_tokens, sum(usage.completion_tokens for usage in self._usages.values()))
 
+    @property
+    def diagnoses(self) -> list[Diagnosis]:
+        """Why tokens were not cached, for each prompt of which something came; none if no records are kept."""
+        return [self._diagnoses[position] for position in sorted(self._diagnoses)]
+
     def cached_header(self) -> str | None:
         """`cached/prompt` tokens for the response header; None while a prompt's share is unknown."""
         if len(self._usages) == self.num_choices:
@@ -148,6 +159,9 @@ class Generation:
                 choice = position * self.params.n + output.index
                 first = choice not in self._usages
                 self._usages[choice] = output.usage
+                record = output.usage.record
+                if record is not None and position not in self._diagnoses:
+                    self._diagnoses[position] = await diagnose(self._service, record, self.prompts[position].ids)
                 self._timings.observe(choice, output)
                 self._said.setdefault(choice, _Said()).add(output)
                 if output.finish_reason is not None:

@@ -19,6 +19,7 @@ ENDPOINTS = (
     ("GET", "/v1/models", "the model served here"),
     ("POST", "/tokenize", "text or messages to token ids"),
     ("POST", "/detokenize", "token ids to text"),
+    ("GET", "/cache/explain/{request_id}", "why tokens of a request's prompt were not cached; of the last one: last"),
     ("POST", "/cache/reset", "forget every cached token that no running request needs"),
     ("GET", "/health", "200 while requests are taken"),
     ("GET", "/metrics", "Prometheus metrics"),

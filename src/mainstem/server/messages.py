@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import SamplingParams
 from mainstem.server.auth import tenant_of
+from mainstem.server.diagnostics import anthropic_diagnostics, origin_of, usage_sibling
 from mainstem.server.errors import to_api_error
 from mainstem.server.generation import Generation, Part
 from mainstem.server.openapi import takes
@@ -60,6 +61,7 @@ class MessagesBody(CountBody):
     stream: bool | None = None
     output_config: dict[str, Any] | None = None
     cache_salt: str | None = None
+    diagnostics: Any = None
     seed: int | None = None
     mcp_servers: Any = None
     container: Any = None
@@ -79,7 +81,10 @@ def router(service: Service) -> APIRouter:
         ready = await prepare(service, turn, namespace=namespace)
         writer = MessageWriter(service, body, ready)
         with naming_schema(turn, schema_param="output_config.format.schema"):
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id)
+            origin = origin_of(
+                request, writer.id, conversation=turn.conversation, compare_with=_previous_message(body.diagnostics)
+            )
+            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, origin=origin)
             return await send(request, generation, writer, stream=bool(body.stream))
 
     @routes.post("/v1/messages/count_tokens", openapi_extra=takes(CountBody))
@@ -179,6 +184,7 @@ class MessageWriter(ReplyWriter):
             "model": self._service.model_name,
             "content": [],
             "container": None,
+            "diagnostics": anthropic_diagnostics(generation.origin, generation.diagnoses),
             "stop_details": None,
             "usage": {
                 **self._usage(generation),
@@ -199,6 +205,7 @@ class MessageWriter(ReplyWriter):
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": {"thinking_tokens": self._reader.reasoning_tokens},
             "server_tool_use": None,
+            **usage_sibling(generation.diagnoses),
         }
 
     def _ending(self, last: Part, generation: Generation) -> dict[str, Any]:
@@ -306,6 +313,10 @@ def _tool_choice(value: Any) -> ToolChoice:
     raise InvalidRequest(
         "tool_choice must be an object whose type is 'auto', 'any', 'none', or 'tool' with a name", param="tool_choice"
     )
+
+
+def _previous_message(diagnostics: Any) -> Any:
+    return diagnostics.get("previous_message_id") if isinstance(diagnostics, dict) else None
 
 
 def _schema(output_config: dict[str, Any] | None) -> Mapping[str, Any] | None:

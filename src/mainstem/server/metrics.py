@@ -119,6 +119,13 @@ class _EngineCollector(Collector):
             ),
         ):
             yield CounterMetricFamily(f"mainstem_{name}", help, value=total)
+        if stats.misses:
+            misses = CounterMetricFamily(
+                "mainstem_prefix_cache_misses", "Prompt tokens that were not cached, by cause.", labels=["cause"]
+            )
+            for cause, tokens in stats.misses.items():
+                misses.add_metric([cause.value], tokens)
+            yield misses
         yield GaugeMetricFamily("mainstem_num_requests_running", "Requests being computed.", value=stats.running)
         yield GaugeMetricFamily("mainstem_num_requests_waiting", "Requests in the queue.", value=stats.waiting)
         yield GaugeMetricFamily(

@@ -63,12 +63,12 @@ async def encode_text(service: Service, text: str, *, add_special_tokens: bool, 
     _check_characters(service, len(text), param)
     tokenizer = service.engine.tokenizer
     encode = tokenizer.encode_prompt if add_special_tokens else tokenizer.encode
-    return await _off_loop(len(text), lambda: encode(text))
+    return await off_loop(len(text), lambda: encode(text))
 
 
 async def decode_ids(service: Service, ids: TokenArray) -> str:
     """Text of token ids, special tokens included."""
-    return await _off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
+    return await off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
 
 
 async def encode_chat(
@@ -88,7 +88,7 @@ async def encode_chat(
         InvalidRequest: when the template cannot render it.
         ApiError: when the conversation is far too long for the model.
     """
-    characters = _characters([_said(message) for message in conversation.messages])
+    characters = sum(map(_said, conversation.messages))
     characters += _characters([tool.definition() for tool in conversation.tools])
     _check_characters(service, characters, "messages")
     tokenizer: Tokenizer = service.engine.tokenizer
@@ -97,10 +97,10 @@ async def encode_chat(
 
     def work() -> Prompt:
         text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
-        known = history.encode(history.cut(text), namespace=conversation.namespace, meaning=meaning)
+        known = history.encode(text, namespace=conversation.namespace, meaning=meaning)
         return Prompt(known.ids, known.text, known)
 
-    return await _off_loop(characters, work)
+    return await off_loop(characters, work)
 
 
 def token_ids(value: Any, vocab_size: int, name: str) -> TokenArray:
@@ -166,12 +166,17 @@ def _check_characters(service: Service, characters: int, param: str) -> None:
         )
 
 
-async def _off_loop(size: int, work: Callable[[], T]) -> T:
+async def off_loop(size: int, work: Callable[[], T]) -> T:
+    """What `work` gives; from a worker thread if there are many characters, or ids, to work on."""
     return await asyncio.to_thread(work) if size > THREAD_CHARACTERS else work()
 
 
-def _said(message: Message) -> list[Any]:
-    return [message.parts, message.reasoning or "", [(call.name, call.arguments) for call in message.tool_calls]]
+def _said(message: Message) -> int:
+    """Characters of a message."""
+    count = sum(map(len, message.parts)) + len(message.reasoning or "")
+    for call in message.tool_calls:
+        count += len(call.name) + len(call.arguments)
+    return count
 
 
 def _characters(value: Any) -> int:

@@ -52,6 +52,8 @@ class GenerationBody(Body):
     stream_options: StreamOptions | None = None
     logit_bias: Any = None
     cache_salt: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: Any = None
     return_token_ids: bool | None = None
 
     @property

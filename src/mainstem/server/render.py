@@ -21,7 +21,7 @@ from mainstem.server.service import Service
 from mainstem.server.turns import prepare
 from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation, Tokenizer
-from mainstem.tokens.history import Span
+from mainstem.tokens.known_prompt import Span
 
 TEMPLATE = "template"
 

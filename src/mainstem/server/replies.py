@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mainstem import __version__
+from mainstem.server.diagnostics import CAUSE_HEADER, miss_header, openai_diagnostics, usage_sibling
 from mainstem.server.generation import Generation, Part, Usage
 from mainstem.server.streaming import DONE, ClientGone, EventStream, event, failure_event, until_disconnect
 
@@ -176,8 +177,8 @@ async def send(request: Request, generation: Generation, writer: ReplyWriter, *,
 
 
 def _headers(generation: Generation) -> dict[str, str]:
-    cached = generation.cached_header()
-    return {} if cached is None else {"x-cached-tokens": cached}
+    found = {"x-cached-tokens": generation.cached_header(), CAUSE_HEADER: miss_header(generation.diagnoses)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class _ChoicesWriter(ReplyWriter):
@@ -192,7 +193,8 @@ class _ChoicesWriter(ReplyWriter):
         async for part in generation:
             choices[part.choice].add(part)
         shape = self._shape
-        return shape.whole([shape.choice(choice) for choice in shape.chosen(choices)], shape.usage(generation.usage()))
+        chosen = [shape.choice(choice) for choice in shape.chosen(choices)]
+        return {**shape.whole(chosen, self._usage(generation)), **self._diagnostics(generation)}
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes]:
         shape = self._shape
@@ -201,5 +203,13 @@ class _ChoicesWriter(ReplyWriter):
         async for part in generation:
             for choice in shape.chunks(part):
                 yield event({**shape.chunk([choice]), **without_usage})
-        if self._include_usage:
-            yield event({**shape.chunk([]), "usage": shape.usage(generation.usage())})
+        if self._include_usage or self._diagnostics(generation):
+            usage = {"usage": self._usage(generation)} if self._include_usage else {}
+            yield event({**shape.chunk([]), **usage, **self._diagnostics(generation)})
+
+    def _usage(self, generation: Generation) -> dict[str, Any]:
+        return {**self._shape.usage(generation.usage()), **usage_sibling(generation.diagnoses)}
+
+    def _diagnostics(self, generation: Generation) -> dict[str, Any]:
+        told = openai_diagnostics(generation.origin, generation.diagnoses)
+        return {} if told is None else {"prompt_cache_diagnostics": told}

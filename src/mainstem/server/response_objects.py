@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from mainstem.server.diagnostics import openai_diagnostics, usage_sibling
 from mainstem.server.errors import to_api_error
 from mainstem.server.logprobs import chat_logprobs
 from mainstem.server.replies import ReplyReader, ReplyWriter
@@ -62,7 +63,7 @@ class ResponseWriter(ReplyWriter):
         return self._finished
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes]:
-        begun = self._response("in_progress")
+        begun = self._response("in_progress", **_diagnostics(generation))
         yield self._event("response.created", {"response": begun})
         yield self._event("response.in_progress", {"response": begun})
         async for name, fields in self._run(generation):
@@ -95,6 +96,7 @@ class ResponseWriter(ReplyWriter):
             incomplete_details=incomplete,
             completed_at=int(time.time()) if status == "completed" else None,
             usage=self._usage(generation),
+            **_diagnostics(generation),
         )
         self._keep(self._finished, self._items.message())
 
@@ -125,6 +127,7 @@ class ResponseWriter(ReplyWriter):
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": self._reader.reasoning_tokens},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+            **usage_sibling(generation.diagnoses),
         }
 
     def _logprobs(self, positions: Iterable[PositionLogprobs]) -> list[dict[str, Any]]:
@@ -241,6 +244,10 @@ class _Items:
     def _text_part(self, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
         part = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
         return part if self._with_logprobs else {**part, "logprobs": []}
+
+
+def _diagnostics(generation: Generation) -> dict[str, Any]:
+    return {"prompt_cache_diagnostics": openai_diagnostics(generation.origin, generation.diagnoses)}
 
 
 def _new_id(prefix: str) -> str:

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS, SamplingParams
 from mainstem.server.auth import tenant_of
+from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
 from mainstem.server.openapi import takes
@@ -62,6 +63,7 @@ class ResponsesBody(Body):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: Any = None
     service_tier: str | None = None
     background: Any = None
     conversation: Any = None
@@ -96,7 +98,14 @@ def router(service: Service) -> APIRouter:
 
         writer = ResponseWriter(service, _echo(body), ready, top_logprobs=_logprobs(body), keep=keep)
         with naming_schema(turn, schema_param="text.format.schema"):
-            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, request_id=writer.id)
+            origin = origin_of(
+                request,
+                writer.id,
+                conversation=turn.conversation,
+                key=body.prompt_cache_key,
+                compare_with=comparison_id(body.prompt_cache_options),
+            )
+            generation = Generation(service, [ready.prompt], ready.params, namespace=namespace, origin=origin)
             return await send(request, generation, writer, stream=bool(body.stream))
 
     @routes.get("/v1/responses/{response_id}")

@@ -6,7 +6,8 @@ models or requests. `transformers` is imported only when a tokenizer is loaded; 
 
 from mainstem.tokens.conversation import Conversation, Message, Tool, ToolCall
 from mainstem.tokens.detokenize import DetokenizerStream
-from mainstem.tokens.history import KnownPrompt, TokenHistory
+from mainstem.tokens.history import TokenHistory
+from mainstem.tokens.known_prompt import KnownPrompt
 from mainstem.tokens.stop import StopStrings, StopUpdate
 from mainstem.tokens.tokenizer import TokenArray, Tokenizer
 

@@ -27,7 +27,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     """
     if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
         raise InvalidRequest("messages must be a list of at least one message", param="messages")
-    return tuple(_message(f"messages[{i}]", message) for i, message in enumerate(messages))
+    return tuple([_message(i, message) for i, message in enumerate(messages)])
 
 
 def read_placed(messages: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
@@ -118,52 +118,60 @@ def _placed(where: str, raw: Mapping[str, Any], message: Message) -> Placed:
     )
 
 
-def _message(where: str, message: Mapping[str, Any]) -> Message:
-    if not isinstance(message, Mapping):
-        refuse(where, "must be an object with role and content")
-    role = message.get("role")
+def _message(at: int, message: Mapping[str, Any]) -> Message:
+    # Long conversations are read once more at every turn: where a field is gets written out if it is wrong.
+    try:
+        return _read(message)
+    except InvalidRequest as error:
+        where = f"messages[{at}]"
+        raise InvalidRequest(f"{where}{error}", param=f"{where}{error.param or ''}") from None
+
+
+def _read(message: Mapping[str, Any]) -> Message:
+    """A message; what an error says begins within it, such as with `.role`."""
+    if type(message) is not dict and not isinstance(message, Mapping):
+        refuse("", "must be an object with role and content")
+    get = message.get
+    role, content, calls = get("role"), get("content"), get("tool_calls")
     if role not in ROLES:
-        refuse(f"{where}.role", f"must be one of {', '.join(ROLES)}, got {role!r}")
+        refuse(".role", f"must be one of {', '.join(ROLES)}, got {role!r}")
     return Message(
         role=role,
-        parts=read_parts(f"{where}.content", message.get("content")),
-        reasoning=_text(where, message, "reasoning_content") or _text(where, message, "reasoning"),
-        tool_calls=_tool_calls(f"{where}.tool_calls", message.get("tool_calls")),
-        tool_call_id=_text(where, message, "tool_call_id"),
-        name=_text(where, message, "name"),
+        parts=(content,) if type(content) is str else read_parts(".content", content),
+        reasoning=_text(message, "reasoning_content") or _text(message, "reasoning"),
+        tool_calls=() if calls is None else _tool_calls(".tool_calls", calls),
+        tool_call_id=_text(message, "tool_call_id"),
+        name=_text(message, "name"),
     )
 
 
-def _text(where: str, message: Mapping[str, Any], key: str) -> str | None:
+def _text(message: Mapping[str, Any], key: str) -> str | None:
     value = message.get(key)
-    if not isinstance(value, str | None):
-        refuse(f"{where}.{key}", "must be a string")
+    if value is not None and not isinstance(value, str):
+        refuse(f".{key}", "must be a string")
     return value
 
 
 def _tool_calls(where: str, calls: object) -> tuple[ToolCall, ...]:
-    if calls is None:
-        return ()
     if isinstance(calls, str) or not isinstance(calls, Sequence):
         refuse(where, "must be a list of tool calls")
-    return tuple(_tool_call(f"{where}[{i}]", call) for i, call in enumerate(calls))
+    return tuple([_tool_call(f"{where}[{i}]", call) for i, call in enumerate(calls)])
 
 
 def _tool_call(where: str, call: object) -> ToolCall:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
         refuse(where, 'must be an object such as {"id": "...", "type": "function", "function": {...}}')
-    if not isinstance(function.get("name"), str):
+    name, arguments, call_id = function.get("name"), function.get("arguments"), call.get("id")
+    if not isinstance(name, str):
         refuse(f"{where}.function.name", "must be a string")
-    arguments = function.get("arguments")
     if isinstance(arguments, Mapping):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    if not isinstance(arguments, str | None):
+    if arguments is not None and not isinstance(arguments, str):
         refuse(f"{where}.function.arguments", "must be JSON text")
-    call_id = call.get("id")
-    if not isinstance(call_id, str | None):
+    if call_id is not None and not isinstance(call_id, str):
         refuse(f"{where}.id", "must be a string")
-    return ToolCall(call_id or "", function["name"], arguments or "{}")
+    return ToolCall(call_id or "", name, arguments or "{}")
 
 
 def _tool(where: str, tool: Mapping[str, Any]) -> Tool:

@@ -17,91 +17,31 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
+from mainstem.tokens.known_prompt import KnownPrompt, Part
+from mainstem.tokens.matching import (
+    ENTRY_BYTES,
+    WAYS,
+    Candidate,
+    Kept,
+    Meaning,
+    Opening,
+    Reply,
+    common_length,
+    tokens_within,
+)
 from mainstem.tokens.seams import Seams
 from mainstem.tokens.tokenizer import TokenArray, Tokenizer
 
-Meaning: TypeAlias = Callable[[str, str], Hashable]
-"""What a reply says, given the end of its prompt and its text; replies that say the same have equal ones."""
-
-Origin: TypeAlias = Literal["generated", "known", "new"]
-
-# Replies that are looked at where the text of none is just that of the message; the latest first.
-MAX_COMPARED = 16
 # Ends of prompts that are looked at after one history; templates write one, or a few.
 MAX_OPENINGS = 16
 _NOTHING: TokenArray = np.empty(0, np.int32)
-# About what Python needs for an entry, beside its texts and ids.
-ENTRY_BYTES = 600
-
-
-class Span(NamedTuple):
-    """A stretch of a prompt.
-
-    Attributes:
-        origin: `generated` has ids that the model generated, in a reply that came back (and the marks around it);
-            `known` has those of an earlier prompt; `new` was tokenized for this one.
-        start, stop: characters of the prompt's text.
-        first, end: tokens, as a range.
-    """
-
-    origin: Origin
-    start: int
-    stop: int
-    first: int
-    end: int
-
-
-class _Part(NamedTuple):
-    """A part of a prompt: as the template writes it, as it is used, and its ids."""
-
-    rendered: str
-    text: str
-    ids: TokenArray
-    origin: Origin
-
-
-@dataclass(frozen=True, slots=True)
-class KnownPrompt:
-    """A prompt's text and ids, and where they are from. `TokenHistory.remember` takes it with the reply.
-
-    Attributes:
-        ids: int32[n].
-        text: what they spell, which differs from the rendered text where a reply's own spelling was kept.
-        namespace: whose history it used.
-        settled, opening: its parts; the last one is where the reply begins.
-    """
-
-    ids: TokenArray
-    text: str
-    namespace: tuple[Hashable, ...]
-    settled: tuple[_Part, ...]
-    opening: _Part
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """The prompt from its beginning to its end, in stretches of one origin."""
-        spans: list[Span] = []
-        at = token = 0
-        for part in (*self.settled, self.opening):
-            stop, end = at + len(part.text), token + len(part.ids)
-            if spans and spans[-1].origin == part.origin != "generated":
-                spans[-1] = spans[-1]._replace(stop=stop, end=end)
-            elif part.text:
-                spans.append(Span(part.origin, at, stop, token, end))
-            at, token = stop, end
-        return tuple(spans)
-
-    @property
-    def tokenized(self) -> int:
-        """How many of the tokens were made for this prompt."""
-        return sum(len(part.ids) for part in (*self.settled, self.opening) if part.origin == "new")
 
 
 class HistoryStats(NamedTuple):
@@ -133,65 +73,15 @@ class _Node:
     """
 
     parent: _Node | None
-    part: _Part
+    part: Part
     namespace: tuple[Hashable, ...] = ()
     children: dict[str, _Node] = field(default_factory=dict)
-    openings: OrderedDict[str, _Opening] = field(default_factory=OrderedDict)
+    openings: OrderedDict[str, Opening] = field(default_factory=OrderedDict)
 
     @property
     def size(self) -> int:
         own = 0 if self.part.text is self.part.rendered else len(self.part.text)
         return ENTRY_BYTES + len(self.part.rendered) + own + self.part.ids.nbytes
-
-
-class _Opening(NamedTuple):
-    part: _Part
-    replies: OrderedDict[str, _Reply]
-
-
-@dataclass(slots=True, eq=False)
-class _Reply:
-    """A reply, as far as its tokens spell what the client was shown.
-
-    Attributes:
-        node, opening: where it is kept.
-        shown: its text.
-        ids: of the tokens that spell its beginning.
-        ends: how many characters of what was shown the tokens up to and with each make; -1 within a character.
-        text: what the tokens spell, with marks that were not shown.
-        end_id: the end of turn that the model generated; None if the reply stopped otherwise.
-        meaning: None as long as nobody asked.
-    """
-
-    node: _Node
-    opening: str
-    shown: str
-    ids: TokenArray
-    ends: TokenArray
-    text: str
-    end_id: int | None
-    meaning: Hashable = None
-
-    @property
-    def size(self) -> int:
-        return ENTRY_BYTES + len(self.opening) + len(self.shown) + len(self.text) + self.ids.nbytes + self.ends.nbytes
-
-
-class _Kept(NamedTuple):
-    """How much of a reply is in a message: its ids, the text they spell, and what of the message comes after."""
-
-    reply: _Reply
-    ids: TokenArray
-    text: str
-    rest: str
-
-
-class _Candidate(NamedTuple):
-    """A message that may be a reply: the end of the prompt that it would be to, replies to that, and what it says."""
-
-    opening: _Opening
-    body: str
-    meaning: Meaning | None
 
 
 class TokenHistory:
@@ -211,7 +101,7 @@ class TokenHistory:
         self._lock = threading.Lock()
         self._roots: dict[tuple[Hashable, ...], _Node] = {}
         # The least recently used first. What hangs on a node is used before it, so the first entry is always a leaf.
-        self._entries: OrderedDict[_Node | _Reply, int] = OrderedDict()
+        self._entries: OrderedDict[_Node | Reply, int] = OrderedDict()
         self._bytes = 0
         self._prompts = self._known_tokens = self._new_tokens = 0
 
@@ -220,17 +110,11 @@ class TokenHistory:
         with self._lock:
             return HistoryStats(len(self._entries), self._bytes, self._prompts, self._known_tokens, self._new_tokens)
 
-    def cut(self, text: str) -> list[str]:
-        """A rendered prompt in the parts that `encode` takes."""
-        return self._seams.cut(text)
-
-    def encode(
-        self, parts: Sequence[str], *, namespace: tuple[Hashable, ...] = (), meaning: Meaning | None = None
-    ) -> KnownPrompt:
+    def encode(self, text: str, *, namespace: tuple[Hashable, ...] = (), meaning: Meaning | None = None) -> KnownPrompt:
         """Ids of a prompt: those that are known, and those of what is new.
 
         Args:
-            parts: the rendered prompt as `cut` cuts it.
+            text: the rendered prompt.
             namespace: whose history is used.
             meaning: tells replies that say the same; None to go by their text alone.
 
@@ -238,10 +122,10 @@ class TokenHistory:
             InvalidRequest: when a text is not valid Unicode.
         """
         with self._lock:
-            used = list(self._known(parts, namespace, meaning))
-        new = parts[len(used) :]
+            used, rest = self._known(text, namespace, meaning)
+        new = [] if rest is None else self._seams.cut(rest)
         encoded = self._seams.encode(new, at_start=not used)
-        used += [_Part(part, part, ids, "new") for part, ids in zip(new, encoded, strict=True)]
+        used += [Part(part, part, ids, "new") for part, ids in zip(new, encoded, strict=True)]
         ids = np.concatenate([part.ids for part in used])
         prompt = KnownPrompt(ids, "".join([part.text for part in used]), namespace, tuple(used[:-1]), used[-1])
         with self._lock:
@@ -263,7 +147,7 @@ class TokenHistory:
         generated = list(ids)
         end_id = generated.pop() if generated and generated[-1] in self._seams.end_ids else None
         shown = self._tokenizer.spell(generated, shown=text)
-        count = _tokens_within(shown.ends, _common(shown.text, text))
+        count = tokens_within(shown.ends, common_length(shown.text, text))
         if count < len(generated):
             end_id = None
         with self._lock:
@@ -274,40 +158,52 @@ class TokenHistory:
                 kept = np.array(generated[:count], np.int32)
                 said = self._tokenizer.spell(kept).text
                 ends = shown.ends[:count].copy()
-                self._add(_Reply(node, prompt.opening.rendered, text, kept, ends, said, end_id), prompt.opening)
+                self._add(Reply(node.openings, prompt.opening.rendered, text, kept, ends, said, end_id), prompt.opening)
             self._touch(node)
             while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
                 self._drop(next(iter(self._entries)))
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
-    def _known(self, parts: Sequence[str], namespace: tuple[Hashable, ...], meaning: Meaning | None) -> Iterator[_Part]:
-        """The parts that are known, from the first on."""
+    def _known(
+        self, text: str, namespace: tuple[Hashable, ...], meaning: Meaning | None
+    ) -> tuple[list[Part], str | None]:
+        """The parts that are known, from the first on, and the text after them; None if the last part is known too."""
+        used: list[Part] = []
         node = self._roots.get(namespace)
         if node is None:
-            return
-        for part in parts[:-1]:
-            child = node.children.get(part)
-            if child is None:
-                break
-            yield child.part
+            return used, text
+        at = 0
+        while (child := self._next(node, text, at)) is not None:
+            used.append(child.part)
+            at += len(child.part.rendered)
             node = child
-        else:
-            part = parts[-1]
-        replied = self._replied(node, part, meaning)
-        if replied is not None:
-            yield replied
+        end = self._seams.find_end(text, at)
+        stop = len(text) if end is None else end.stop
+        replied = self._replied(node, text[at:stop], meaning)
         self._touch(node)
+        if replied is None:
+            return used, text[at:]
+        return [*used, replied], None if end is None else text[stop:]
 
-    def _replied(self, node: _Node, part: str, meaning: Meaning | None) -> _Part | None:
+    def _next(self, node: _Node, text: str, at: int) -> _Node | None:
+        """What is known of the part of a text that begins at a place."""
+        if len(node.children) == 1:
+            # Comparing is faster than hashing, and most histories went on in one way only.
+            (child,) = node.children.values()
+            return child if text.startswith(child.part.rendered, at) else None
+        end = self._seams.find_end(text, at) if node.children else None
+        return None if end is None else node.children.get(text[at : end.stop])
+
+    def _replied(self, node: _Node, part: str, meaning: Meaning | None) -> Part | None:
         """A part that has a reply in it, with the ids that were generated; None if there is none that is known."""
         candidates = []
         for opening in islice(reversed(node.openings.values()), MAX_OPENINGS):
             start = len(opening.part.rendered)
             if len(part) > start and part.startswith(opening.part.rendered):
                 end = self._seams.find_end(part, start)
-                candidates.append(_Candidate(opening, part[start : end.start if end else len(part)], meaning))
-        for find in (_same_text, _cut, _same_meaning, _edited):
+                candidates.append(Candidate(opening, part[start : end.start if end else len(part)], meaning))
+        for find in WAYS:
             for candidate in candidates:
                 kept = find(candidate, self._tokenizer)
                 replied = None if kept is None else self._assemble(part, candidate, kept)
@@ -316,7 +212,7 @@ class TokenHistory:
                     return replied
         return None
 
-    def _assemble(self, part: str, candidate: _Candidate, kept: _Kept) -> _Part | None:
+    def _assemble(self, part: str, candidate: Candidate, kept: Kept) -> Part | None:
         """The part with the reply's own ids in it; None if the text after them has no ids that spell it."""
         opening = candidate.opening.part
         stop = len(opening.rendered) + len(candidate.body)
@@ -332,18 +228,18 @@ class TokenHistory:
         else:
             ids += self._seams.encode([tail] if tail else [], at_start=False)
         text = opening.text + kept.text + kept.rest + tail
-        return _Part(part, text, np.concatenate(ids), "generated")
+        return Part(part, text, np.concatenate(ids), "generated")
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 
     def _root(self, namespace: tuple[Hashable, ...]) -> _Node:
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = _Node(None, _Part("", "", _NOTHING, "known"), namespace)
+            root = self._roots[namespace] = _Node(None, Part("", "", _NOTHING, "known"), namespace)
             self._note(root)
         return root
 
-    def _child(self, node: _Node, part: _Part) -> _Node:
+    def _child(self, node: _Node, part: Part) -> _Node:
         child = node.children.get(part.rendered)
         if child is None:
             # A new part of this prompt is a known one of the next.
@@ -352,18 +248,18 @@ class TokenHistory:
             self._note(child)
         return child
 
-    def _add(self, reply: _Reply, opening: _Part) -> None:
-        openings = reply.node.openings
-        replies = openings.setdefault(reply.opening, _Opening(opening, OrderedDict())).replies
+    def _add(self, reply: Reply, opening: Part) -> None:
+        openings = reply.openings
+        replies = openings.setdefault(reply.opening, Opening(opening, OrderedDict())).replies
         openings.move_to_end(reply.opening)
         if reply.shown in replies:
             # The latest tokens of a text are the ones most likely to be cached.
             self._drop(replies[reply.shown])
-            openings[reply.opening] = _Opening(opening, replies)
+            openings[reply.opening] = Opening(opening, replies)
         replies[reply.shown] = reply
         self._note(reply)
 
-    def _note(self, entry: _Node | _Reply) -> None:
+    def _note(self, entry: _Node | Reply) -> None:
         self._entries[entry] = entry.size
         self._bytes += entry.size
 
@@ -373,10 +269,10 @@ class TokenHistory:
             self._entries.move_to_end(node)
             node = node.parent
 
-    def _drop(self, entry: _Node | _Reply) -> None:
+    def _drop(self, entry: _Node | Reply) -> None:
         self._bytes -= self._entries.pop(entry)
-        if isinstance(entry, _Reply):
-            openings = entry.node.openings
+        if isinstance(entry, Reply):
+            openings = entry.openings
             replies = openings[entry.opening].replies
             del replies[entry.shown]
             if not replies:
@@ -385,81 +281,3 @@ class TokenHistory:
             del entry.parent.children[entry.part.rendered]
         else:
             del self._roots[entry.namespace]
-
-
-# -- ways in which a message is a reply -------------------------------------------------------------------------------
-
-
-def _same_text(candidate: _Candidate, _: Tokenizer) -> _Kept | None:
-    reply = candidate.opening.replies.get(candidate.body)
-    return None if reply is None else _whole(reply)
-
-
-def _cut(candidate: _Candidate, tokenizer: Tokenizer) -> _Kept | None:
-    """The beginning of a reply, and nothing else."""
-    common, reply = _closest(candidate)
-    return _beginning(reply, common, candidate.body, tokenizer) if common == len(candidate.body) else None
-
-
-def _same_meaning(candidate: _Candidate, _: Tokenizer) -> _Kept | None:
-    if candidate.meaning is None or not candidate.opening.replies:
-        return None
-    opening = candidate.opening.part.text
-    meant = candidate.meaning(opening, candidate.body)
-    for reply in islice(reversed(candidate.opening.replies.values()), MAX_COMPARED):
-        if reply.meaning is None:
-            reply.meaning = candidate.meaning(opening, reply.shown)
-        if meant is not None and reply.meaning == meant:
-            return _whole(reply)
-    return None
-
-
-def _edited(candidate: _Candidate, tokenizer: Tokenizer) -> _Kept | None:
-    """The beginning of a reply, up to the end of a word: what comes after it is tokenized, in words that are whole."""
-    body = candidate.body
-    common, reply = _closest(candidate)
-    while common and not body[common : common + 1].isspace():
-        common -= 1
-    return _beginning(reply, common, body, tokenizer)
-
-
-def _closest(candidate: _Candidate) -> tuple[int, _Reply | None]:
-    """The reply that has most in common with a message, of the latest, and how many characters that are."""
-    latest = islice(reversed(candidate.opening.replies.values()), MAX_COMPARED)
-    return max(((_common(reply.shown, candidate.body), reply) for reply in latest), key=_first, default=(0, None))
-
-
-def _beginning(reply: _Reply | None, length: int, body: str, tokenizer: Tokenizer) -> _Kept | None:
-    """As many of a reply's tokens as make no more than so many characters of a message; None if that is none."""
-    count = 0 if reply is None else _tokens_within(reply.ends, length)
-    if reply is None or not count:
-        return None
-    ids = reply.ids[:count]
-    stop = int(reply.ends[count - 1])
-    return _Kept(reply, ids, tokenizer.spell(ids).text, body[stop:])
-
-
-def _whole(reply: _Reply) -> _Kept:
-    return _Kept(reply, reply.ids, reply.text, reply.shown[int(reply.ends[-1]) :])
-
-
-def _first(pair: tuple[int, _Reply]) -> int:
-    return pair[0]
-
-
-def _tokens_within(ends: TokenArray, length: int) -> int:
-    """How many of the first tokens spell no more than so many characters, and stop between two."""
-    within = np.flatnonzero((ends >= 0) & (ends <= length))
-    return int(within[-1]) + 1 if len(within) else 0
-
-
-def _common(a: str, b: str) -> int:
-    """How many characters two texts have in common at their beginning."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

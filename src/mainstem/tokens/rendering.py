@@ -19,6 +19,7 @@ from mainstem.errors import InvalidRequest, ModelLoadError
 from mainstem.tokens.canonical import canonical_schema
 from mainstem.tokens.clock import ConversationClock
 from mainstem.tokens.conversation import Conversation, Message, Tool, ToolCall
+from mainstem.tokens.render_memory import RenderMemory
 from mainstem.tokens.template_reads import TemplateReads, pin, reads_of
 from mainstem.tokens.templates import CHATML_WITH_TOOLS
 
@@ -73,6 +74,7 @@ class ChatTemplate:
         self._canonical_tools = canonical_tools
         self._now = now
         self._clock = ConversationClock(now)
+        self._memory = RenderMemory()
         _refuse_random(reads.random for reads in self.reads.values())
 
     @property
@@ -126,20 +128,29 @@ class ChatTemplate:
         """
         uses_tools = bool(conversation.tools) or any(message.tool_calls for message in conversation.messages)
         template = self._template_for(uses_tools=uses_tools)
-        messages = [
-            self._as_template_sees(message, template, as_objects=uses_tools and self._arguments_as_objects)
-            for message in conversation.messages
-        ]
+        as_objects = uses_tools and self._arguments_as_objects
+
+        def see(message: Message) -> dict[str, Any]:
+            return self._as_template_sees(message, template, as_objects=as_objects)
+
         if at is None and reads_of(template).clock:
             at = self._clock.time_of(conversation)
+        definitions = [tool.definition() for tool in self.offered(conversation.tools)]
+        pinned = pin(template, at or self._now(), definitions)
+        variables = {
+            **self._loaded.special_tokens_map,
+            "tools": definitions or None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **pinned.variables,
+        }
         try:
+            if not conversation.continues_last:
+                return self._memory.render(pinned.source, conversation, variables, see)
+            messages = [see(message) for message in conversation.messages]
+            tools = self.offered(conversation.tools)
             return self._apply(
-                template,
-                messages,
-                self.offered(conversation.tools),
-                at=at,
-                add_generation_prompt=add_generation_prompt and not conversation.continues_last,
-                continue_final_message=conversation.continues_last,
+                template, messages, tools, at=at, add_generation_prompt=False, continue_final_message=True
             )
         except Exception as error:  # a template is a program: what it raises depends on what it does with the messages
             raise InvalidRequest(
@@ -171,7 +182,8 @@ class ChatTemplate:
         if message.name is not None:
             seen["name"] = message.name
         if message.reasoning is not None:
-            seen["reasoning_content"] = message.reasoning
+            # Both names are in use.
+            seen = {"thinking": message.reasoning, **seen, "reasoning_content": message.reasoning}
         if message.tool_call_id is not None:
             seen["tool_call_id"] = self._id(message.tool_call_id)
         if message.tool_calls:

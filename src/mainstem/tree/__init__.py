@@ -17,7 +17,7 @@ from mainstem.tree.interface import (
     Reuse,
     SequenceView,
 )
-from mainstem.tree.keys import Namespace, TokenArray, Tokens, as_tokens, common_length, namespace_key
+from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_tokens, common_length, namespace_key
 from mainstem.tree.none import NoPrefixCache
 from mainstem.tree.radix import RadixCache
 from mainstem.tree.tenancy import public_namespace
@@ -37,6 +37,7 @@ __all__ = [
     "InsertResult",
     "MatchResult",
     "Namespace",
+    "NamespaceKey",
     "NoPrefixCache",
     "OnEvict",
     "PeekResult",

@@ -20,9 +20,11 @@ It knows token ids, blocks and locks, and never sees a tensor.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,7 @@ import numpy.typing as npt
 from mainstem.config import BLOCK_SIZE
 from mainstem.errors import OutOfSlots
 from mainstem.pages import SlotArray, disjoint_runs, merge_runs, runs_of, slots_of
+from mainstem.tree.eviction import EvictionReason
 from mainstem.tree.interface import (
     InsertResult,
     MatchResult,
@@ -42,6 +45,10 @@ from mainstem.tree.interface import (
 from mainstem.tree.keys import Namespace, TokenArray, Tokens, as_tokens, namespace_key
 
 BlockArray = npt.NDArray[np.int32]
+BlockKey: TypeAlias = bytes
+OnForget: TypeAlias = Callable[[BlockKey, float, EvictionReason], None]
+"""Called when a block is evicted that no other one can be found in place of: its key, when it was last used by
+`time.monotonic()`, and why. It must not change the cache."""
 
 # Stands for the parent of every first block.
 _NO_PARENT = sha256(b"the key before the first block").digest()
@@ -72,6 +79,9 @@ class BlockHashCache(PrefixCache):
     Args:
         capacity: slots of the pool, a multiple of `block_size`.
         block_size: tokens in a block, which is the page of this cache.
+
+    Attributes:
+        on_forget: whoever wants to know what is evicted, and why.
     """
 
     reuse = Reuse.SCHEDULED
@@ -87,8 +97,9 @@ class BlockHashCache(PrefixCache):
         # By key: the block that is found, and others with the same key, the oldest first.
         self._found: dict[bytes, int] = {}
         self._duplicates: dict[bytes, list[int]] = {}
-        # Unlocked blocks with a key, the one to be reused next first; the values mean nothing.
-        self._idle: OrderedDict[int, None] = OrderedDict()
+        # Unlocked blocks with a key, the one to be reused next first, and since when they have been unlocked.
+        self._idle: OrderedDict[int, float] = OrderedDict()
+        self.on_forget: list[OnForget] = []
 
     # -- the interface --------------------------------------------------------------------------------------------
 
@@ -128,10 +139,30 @@ class BlockHashCache(PrefixCache):
     def evict(self, n: int) -> int:
         if n < 0:
             raise ValueError(f"cannot evict {n} tokens")
+        return self._evict(n, EvictionReason.LRU)
+
+    def reset(self) -> int:
+        evicted = self._evicted
+        dropped = self._evict(self._evictable, EvictionReason.RESET)
+        self._evicted = evicted
+        return dropped
+
+    def keys_of(self, tokens: TokenArray, view: SequenceView) -> Sequence[BlockKey]:
+        """The keys of the full blocks of a sequence; `view` is a view of it that this cache made."""
+        assert isinstance(view, _HashedView)
+        return view._keys_of(tokens)
+
+    def _evict(self, n: int, reason: EvictionReason) -> int:
         wanted = min(-(-n // self.page_size), len(self._idle))
-        blocks = [self._idle.popitem(last=False)[0] for _ in range(wanted)]
-        for block in blocks:
+        blocks = []
+        for _ in range(wanted):
+            block, since = self._idle.popitem(last=False)
+            blocks.append(block)
+            key = self._key_of[block]
             self._forget(block)
+            if self.on_forget and key is not None and key not in self._found:
+                for listener in self.on_forget:
+                    listener(key, since, reason)
         freed = wanted * self.page_size
         self._evictable -= freed
         self._evicted += freed
@@ -277,11 +308,12 @@ class BlockHashCache(PrefixCache):
         last_first = blocks[::-1]
         without_key = []
         retired = last_first[self._locks[last_first] == 0].tolist()
+        now = time.monotonic()
         for block in retired:
             if self._key_of[block] is None:
                 without_key.append(block)
             else:
-                self._idle[block] = None
+                self._idle[block] = now
                 self._idle.move_to_end(block)
         self._evictable += (len(retired) - len(without_key)) * self.page_size
         self._disown(np.array(without_key, np.int32))

@@ -84,6 +84,10 @@ class RadixCache(PrefixCache):
         walk = self._walk(namespace_key(namespace), as_tokens(tokens))
         return PeekResult(walk.length, _unlocked_tokens(walk))
 
+    def path(self, tokens: Tokens, namespace: Namespace = ()) -> list[Node]:
+        """The nodes that are matched to their end, from the top. Has no effect, as `peek`; the nodes are to look at."""
+        return self._walk(namespace_key(namespace), as_tokens(tokens)).path
+
     def continuations(self, handle: PrefixHandle, tail: TokenArray, length: int, paths: int) -> list[TokenArray]:
         node = self._node_of(handle)
         if self.page_size > 1 or node is self._nothing:

@@ -1,0 +1,47 @@
+"""Why a token of a prompt was computed: the causes, and how they are called. It knows nothing of how one is found."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class MissCause(StrEnum):
+    """Why tokens were not cached. Every uncached token has exactly one."""
+
+    FIRST_SEEN = "first_seen"
+    """Nobody computed them before, behind this beginning or another, as far as is remembered."""
+    DIVERGED = "diverged"
+    """An earlier request had them too, but behind another beginning: the prompt changed before them."""
+    EVICTED = "evicted"
+    """They were cached and made room for others."""
+    EXPIRED = "expired"
+    """They were cached and nobody used them for longer than the time to live."""
+    RESET = "reset"
+    """They were cached and somebody asked to forget everything."""
+    OTHER_NAMESPACE = "other_namespace"
+    """They are cached in a namespace that this request may not read."""
+    ROUNDING = "rounding"
+    """They are known, but only whole pages are reused, and never the last token, whose logits are wanted."""
+    IN_FLIGHT = "in_flight"
+    """Another request was computing them, or held them for itself until its end."""
+    NEVER_CACHED = "never_cached"
+    """There is no prefix cache."""
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return self.value.replace("_", " ")
+
+    @property
+    def fix(self) -> str:
+        """What to do about it, in one clause; empty where there is nothing to do, or it depends on what changed."""
+        return _FIXES.get(self, "")
+
+
+_FIXES = {
+    MissCause.EVICTED: "give the pool more memory (--kv-memory), or run fewer conversations at once",
+    MissCause.EXPIRED: "raise --cache-ttl above the time that people take to answer",
+    MissCause.OTHER_NAMESPACE: "use one key and no cache_salt, or declare the prefix with --shared-prefix",
+    MissCause.IN_FLIGHT: "send the first request alone, and the others when its reply begins",
+    MissCause.NEVER_CACHED: "serve with --prefix-cache radix",
+}

@@ -1,0 +1,95 @@
+"""Prompts that were rendered lately, so that the next of a conversation is rendered from where it goes on.
+
+What is remembered of one namespace is used for no other: how long a prompt takes would tell what others said. It knows
+conversations; what may be taken from an earlier prompt is the business of `resuming`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple
+
+from mainstem.tokens.conversation import Conversation, Message
+from mainstem.tokens.resuming import Rendered, render
+
+# Of the prompts that are kept; about four times as many bytes.
+MAX_CHARACTERS = 50_000_000
+# What Python needs for a message and its point in a loop, as characters of which there are as many bytes.
+MESSAGE_CHARACTERS = 500
+# Messages that tell conversations apart: mostly instructions, and the first question.
+_FIRST = 2
+_NEW = Rendered("")
+
+
+class _Known(NamedTuple):
+    """A prompt: its messages, as they came and as the template saw them, and its text."""
+
+    messages: tuple[Message, ...]
+    seen: list[dict[str, Any]]
+    rendered: Rendered
+
+    @property
+    def characters(self) -> int:
+        return len(self.rendered.text) + MESSAGE_CHARACTERS * len(self.messages)
+
+
+class RenderMemory:
+    """Renders, and remembers what it rendered. Safe to use from several threads."""
+
+    def __init__(self, *, max_characters: int = MAX_CHARACTERS) -> None:
+        self._max_characters = max_characters
+        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
+        self._characters = 0
+        self._lock = threading.Lock()
+
+    def render(
+        self,
+        source: str,
+        conversation: Conversation,
+        variables: Mapping[str, Any],
+        see: Callable[[Message], dict[str, Any]],
+    ) -> str:
+        """What a template makes of a conversation.
+
+        Args:
+            source: of the template.
+            conversation: to render; its tools are among the variables.
+            variables: what the template is given beside the messages.
+            see: a message as the template is given it; always the same for a source.
+
+        Raises:
+            Exception: whatever the template raises.
+        """
+        messages = conversation.messages
+        try:
+            key = (conversation.namespace, source, json.dumps(variables), messages[:_FIRST])
+        except (TypeError, ValueError, RecursionError):  # values that JSON does not have: nothing can be compared
+            return render(source, [see(message) for message in messages], variables).text
+        with self._lock:
+            known = self._known.get(key, _Known((), [], _NEW))
+        common = _common(known.messages, messages)
+        # Known messages are taken as they were, so that they are known at a glance the next time.
+        kept = known.messages[:common] + messages[common:]
+        seen = known.seen[:common] + [see(message) for message in messages[common:]]
+        rendered = render(source, seen, variables, earlier=known.rendered, common=common)
+        self._keep(key, _Known(kept, seen, rendered))
+        return rendered.text
+
+    def _keep(self, key: Hashable, known: _Known) -> None:
+        with self._lock:
+            before = self._known.pop(key, None)
+            self._characters += known.characters - (before.characters if before else 0)
+            self._known[key] = known
+            while self._characters > self._max_characters:
+                self._characters -= self._known.popitem(last=False)[1].characters
+
+
+def _common(some: tuple[Message, ...], others: tuple[Message, ...]) -> int:
+    """How many of the first messages are the same."""
+    for at, (a, b) in enumerate(zip(some, others, strict=False)):
+        if a is not b and a != b:
+            return at
+    return min(len(some), len(others))

@@ -1,0 +1,163 @@
+"""`mainstem explain`: cards, from a file of requests and from a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mainstem.cli.card import card
+from mainstem.cli.main import main
+from mainstem.config import EngineConfig, ServerConfig
+from mainstem.engine import AsyncEngine
+from mainstem.explain import MissCause
+from mainstem.server import BackgroundServer
+
+SYSTEM = (
+    "You are a coding agent. Now it is {}. Read files before you change them, run the tests after every change, and "
+    "answer in short sentences that anybody can follow."
+)
+QUESTION = {"role": "user", "content": "Find the river that runs to the sea, and say where it begins."}
+REPLY = {"role": "assistant", "content": "The Danube begins in the Black Forest."}
+NEXT = {"role": "user", "content": "And now the same for another river, please."}
+Explain = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def explain(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
+    """Runs the command; its exit code, output and complaints."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(["explain", *arguments, "--model", str(tiny_model)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def requests(tmp_path: Path, *bodies: dict[str, Any]) -> str:
+    path = tmp_path / "requests.jsonl"
+    path.write_text("".join(json.dumps(body) + "\n" for body in bodies), encoding="utf-8")
+    return str(path)
+
+
+def chat(clock: str, *messages: dict[str, str]) -> dict[str, Any]:
+    return {"model": "any", "messages": [{"role": "system", "content": SYSTEM.format(clock)}, *messages]}
+
+
+def test_a_file_gives_a_line_for_each_request_and_a_card_for_what_was_lost(explain: Explain, tmp_path: Path) -> None:
+    path = requests(
+        tmp_path,
+        chat("10:00:01", QUESTION),
+        chat("10:00:01", QUESTION, REPLY, NEXT),
+        chat("10:07:09", QUESTION, REPLY, NEXT),
+    )
+    code, out, _ = explain(path)
+    lines = out.splitlines()
+    assert code == 0
+    assert [line[:9] for line in lines[:3]] == ["line    1", "line    2", "line    3"]
+    assert "diverged (timestamp)" in lines[2]
+    assert "line 3: " in out
+    assert "10:00:01" in out
+    assert "10:07:09" in out
+    assert "fix: leave the clock out" in out
+    assert "line 1: " not in out
+
+
+def test_json_is_what_the_endpoint_says(explain: Explain, tmp_path: Path) -> None:
+    path = requests(tmp_path, chat("10:00:01", QUESTION), chat("10:00:01", QUESTION, REPLY, NEXT))
+    _, out, _ = explain(path, "--json")
+    first, second = map(json.loads, out.splitlines())
+    assert (first["line"], second["line"]) == (1, 2)
+    assert first["object"] == "cache.explanation"
+    # The reply came from the model, so its tokens were cached.
+    assert second["cached_tokens"] > first["prompt_tokens"]
+    assert [cause["cause"] for cause in second["causes"]] == ["first_seen"]
+
+
+def test_bodies_of_other_apis_are_read(explain: Explain, tmp_path: Path) -> None:
+    system, said = SYSTEM.format("noon"), [{"role": "user", "content": QUESTION["content"]}]
+    path = requests(
+        tmp_path,
+        {"model": "any", "max_tokens": 9, "system": system, "messages": said},
+        {"model": "any", "instructions": system, "input": said},
+        {"model": "any", "prompt": "Once upon a time"},
+    )
+    _, out, _ = explain(path, "--json")
+    causes = [{cause["cause"] for cause in json.loads(line)["causes"]} for line in out.splitlines()]
+    assert causes == [{"first_seen"}, {"rounding"}, {"first_seen"}]
+
+
+def test_a_pool_that_is_too_small_evicts(explain: Explain, tmp_path: Path) -> None:
+    others = chat("noon", {"role": "user", "content": "a b c d e f g h " * 20})
+    path = requests(
+        tmp_path, chat("noon", QUESTION), {**others, "messages": others["messages"][1:]}, chat("noon", QUESTION)
+    )
+    _, out, _ = explain(path, "--pool-tokens", "420", "--json")
+    causes = {cause["cause"]: cause for cause in json.loads(out.splitlines()[-1])["causes"]}
+    assert causes["evicted"]["room_for"] == "line 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("", "has no requests"), ("no json\n", "line 1 is no request"), ('{"messages": 5}\n', "line 1 is no request")],
+)
+def test_files_that_cannot_be_used(explain: Explain, tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text, encoding="utf-8")
+    code, _, err = explain(str(path))
+    assert code == 1
+    assert complaint in err
+
+
+def test_usage(explain: Explain) -> None:
+    assert explain()[0] == 2
+    assert explain("--last", "chatcmpl-1")[0] == 2
+
+
+def test_a_servers_requests(explain: Explain, tiny_model: Path) -> None:
+    engine = AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="4MiB", device="cpu"))
+    with BackgroundServer(engine, ServerConfig(port=0, drain_seconds=0)) as server:
+        body = {"prompt": [5, *range(100, 140)], "max_tokens": 2}
+        reply = httpx.post(f"{server.url}/v1/completions", json=body).json()
+        for what in (reply["id"], "--last"):
+            code, out, _ = explain(what, "--base-url", f"{server.url}/v1")
+            assert code == 0
+            assert out.startswith(f"{reply['id']}: 0 of 41 prompt tokens were cached")
+        code, _, err = explain("never", "--base-url", f"{server.url}/v1")
+        assert code == 1
+        assert "remembered" in err
+
+
+@pytest.mark.parametrize("cause", list(MissCause))
+def test_every_cause_has_a_card(cause: MissCause) -> None:
+    told: dict[str, Any] = {
+        "id": "chatcmpl-1",
+        "prompt_tokens": 1200,
+        "cached_tokens": 200,
+        "uncached_tokens": 1000,
+        "prefill_seconds": 2.0,
+        "compared_with": None,
+        "first_difference": None,
+        "causes": [
+            {
+                "cause": cause.value,
+                "tokens": 1000,
+                "seconds": 2.0,
+                "fix": cause.fix,
+                "reason": "lru",
+                "at": 0,
+                "idle_seconds": 300,
+                "computed_by": "chatcmpl-2",
+            }
+        ],
+    }
+    text = "\n".join(card(told))
+    assert cause.label in text
+    assert "1,000" in text
+    assert "2.0 s" in text
+    assert cause.fix.split()[0] in text if cause.fix else "fix" not in text
