@@ -35,6 +35,8 @@ KV_GIB = 4
 _FRONT = "benchmarks/peers/openvino_front.py"
 _SGLANG = "benchmarks/peers/sglang_cpu"
 _STOP_S = 30.0
+# It says itself how it keeps weights and KV.
+_OWN_PRECISION = "arithmetic in float32"
 # Every engine uses the cores as it does by itself, and none asks the network for a model.
 _NOT_PASSED_ON = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
@@ -122,8 +124,14 @@ def engines(mainstem_options: Sequence[str] = ()) -> dict[str, Engine]:
     """All of them by name; the options go to every mainstem."""
     vllm = {"VLLM_CPU_KVCACHE_SPACE": str(KV_GIB), "VLLM_CPU_OMP_THREADS_BIND": f"0-{cores() - 1}"}
     every = [
-        Engine("mainstem", "mainstem", None, _mainstem(*mainstem_options)),
-        Engine("unshared", "mainstem, sharing off", None, _mainstem("--cascade", "off", *mainstem_options)),
+        Engine("mainstem", "mainstem", None, _mainstem(*mainstem_options), precision=_OWN_PRECISION),
+        Engine(
+            "unshared",
+            "mainstem, sharing off",
+            None,
+            _mainstem("--cascade", "off", *mainstem_options),
+            precision=_OWN_PRECISION,
+        ),
         Engine(
             "openvino",
             "OpenVINO GenAI",
