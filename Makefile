@@ -9,6 +9,9 @@ TORCH ?= torch==2.13.0
 ARGS ?=
 # Where `make bench` writes; OUT=benchmarks/results renews what is committed.
 OUT ?= build/bench
+# Where other engines are, and what a race against them renews.
+PEERS ?= peers
+RACE ?= benchmarks/results/peers/race.json
 AGENT := --scale 0.1 --turns 6 --repeats 2
 BRANCH := --scale 0.125 --branches 4 --depth 2 --repeats 2
 CHAT := --cache-only --sessions 300
@@ -19,10 +22,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test clients check bench format docs clean
+.PHONY: help demo serve test clients check bench bench-peers format docs clean
 
 help:  ## what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  ARGS="..." is passed on, as in: make demo ARGS="--tokens 6000"'
 
 demo: $(STAMP)  ## watch a ten-turn agent session, with the prefix cache and without
@@ -53,6 +56,10 @@ bench: $(STAMP)  ## run every benchmark of the README, in under ten minutes, and
 	@echo "== branch"; $(BIN)/mainstem bench branch $(BRANCH) --out $(OUT)/branch
 	@echo "== chat"; $(BIN)/mainstem bench chat $(CHAT) --out $(OUT)/chat
 	@$(BIN)/python -m benchmarks.readme_check --new $(OUT)
+
+bench-peers: $(STAMP)  ## race mainstem against the peers in the folder PEERS (docs/peers.md), and write its table and picture
+	@PEERS=$(PEERS) $(BIN)/python -m benchmarks.bench_peers --out $(RACE) $(ARGS)
+	@$(BIN)/python -m benchmarks.peers.race --write --result $(RACE)
 
 format: $(STAMP)  ## rewrite the code in the house style
 	@$(BIN)/ruff check --fix .

@@ -25,6 +25,8 @@ Prompt: TypeAlias = list[int] | str
 """Token ids or text, whichever the server takes."""
 
 CONNECT_TIMEOUT_S = 5.0
+# Shorter than servers keep an idle connection (uvicorn: 5 s), so that none is closed while a request goes out on it.
+_KEEP_ALIVE_S = 1.0
 _PROBE_TOKENS = 4
 
 # Two letters and the space before them are one token in most vocabularies.
@@ -111,7 +113,9 @@ class CompletionsClient:
         self._http = httpx.AsyncClient(
             headers=headers,
             timeout=httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S, pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=connections),
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=connections, keepalive_expiry=_KEEP_ALIVE_S
+            ),
         )
         self._turns = asyncio.Semaphore(connections)
 

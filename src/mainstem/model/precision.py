@@ -25,6 +25,11 @@ class Precision(NamedTuple):
     weights: torch.dtype
     kv: torch.dtype
 
+    @property
+    def described(self) -> str:
+        """Both, fit to show."""
+        return f"weights in {_name(self.weights)}, KV in {_name(self.kv)}"
+
 
 def choose_precision(weights: str, kv: str, shape: ModelShape, device: torch.device, kernels: str) -> Precision:
     """Number types for a loaded model; `auto` is what is computed with.

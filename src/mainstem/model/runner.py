@@ -125,7 +125,8 @@ class ModelRunner:
         library = native_library()
         if self.attention.name == "native" and library is not None:
             exact = ", a hit equals a miss bit for bit" if self.deterministic else ""
-            return f"native extension ({library.instruction_sets[library.fastest]}), {threads}{exact}"
+            chosen = library.instruction_sets[library.fastest]
+            return f"native extension ({chosen}), {self.precision.described}, {threads}{exact}"
         if self.device.type == "cpu" and library is None:
             return (
                 f"PyTorch's operators, {threads}; the faster native extension was not built: "
