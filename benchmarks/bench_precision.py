@@ -43,8 +43,8 @@ def texts_of(llm: LLM, prompts: Sequence[str], length: int) -> list[str]:
     return [generation.text for generation in llm.generate(list(prompts), params)]
 
 
-def texts_of_peer(base_url: str, prompts: Sequence[str], length: int) -> list[str]:
-    """The same from a server."""
+def texts_of_peer(base_url: str, prompts: Sequence[list[int]], length: int) -> list[str]:
+    """The same from a server, which gets token ids."""
     with httpx.Client(base_url=base_url, timeout=600.0, trust_env=False) as http:
         model = http.get("/models").json()["data"][0]["id"]
         body = {"model": model, "max_tokens": length, "temperature": 0, "ignore_eos": True}
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="as for mainstem serve [default: smollm2]")
     parser.add_argument("--length", type=int, default=64, help="tokens of a reply [default: 64]")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="another server, up to /v1")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="ananother server, up to /v1")
     parser.add_argument("--out", type=Path, help="write the figures there, as JSON")
     arguments = parser.parse_args()
     prompts = read_prompts()
@@ -93,13 +93,14 @@ def main() -> None:
     for name, settings in ARMS.items():
         llm = LLM(arguments.model, kv_memory="1GiB", **settings)  # type: ignore[arg-type]
         texts[name] = texts_of(llm, prompts, arguments.length)
+        ids = [llm.tokenizer.encode(prompt).tolist() for prompt in prompts]
         scores[name] = surprise(llm, prompts, texts[REFERENCE])
         llm.close()
         del llm
         gc.collect()
     for peer in arguments.peer:
         name, _, url = peer.partition("=")
-        texts[name] = texts_of_peer(url, prompts, arguments.length)
+        texts[name] = texts_of_peer(url, ids, arguments.length)
     names = list(texts)
     figures: dict[str, Any] = {
         "model": arguments.model,

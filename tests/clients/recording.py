@@ -14,8 +14,9 @@ import numpy as np
 
 from mainstem.engine import AsyncEngine
 from mainstem.engine.outputs import RequestOutput
+from mainstem.explain import Origin
 from mainstem.params import SamplingParams
-from mainstem.tree import Namespace, TokenArray
+from mainstem.tree import NO_HINTS, CacheHints, Namespace, TokenArray
 
 
 @dataclass
@@ -45,13 +46,16 @@ class RecordingEngine(AsyncEngine):
         params: SamplingParams,
         *,
         namespace: Namespace = (),
-        request_id: str | None = None,
+        origin: Origin | None = None,
+        hints: CacheHints = NO_HINTS,
+        prewarm: bool = False,
     ) -> AsyncGenerator[RequestOutput, None]:
         exchange = Exchange(np.array(prompt))
         self.exchanges.append(exchange)
         if self.lines:
             params = replace(params, grammar=f"start: {json.dumps(self.lines.pop(0))}\n")
-        async for output in super().generate(prompt, params, namespace=namespace, request_id=request_id):
+        asked = super().generate(prompt, params, namespace=namespace, origin=origin, hints=hints, prewarm=prewarm)
+        async for output in asked:
             exchange.reply += output.token_ids
             exchange.cached = output.usage.cached_tokens
             yield output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,9 +11,8 @@ from hypothesis.stateful import initialize
 
 from mainstem.explain import MissCause, Recorder
 from mainstem.scheduler import Request
-from mainstem.tree import CACHES
 from tests.scheduler.driver import Driver
-from tests.scheduler.test_random_traffic import TrafficMachine
+from tests.scheduler.test_random_traffic import ARRANGEMENTS, TrafficMachine
 
 NEW = (MissCause.FIRST_SEEN, MissCause.DIVERGED)
 FEW = 2
@@ -70,12 +70,13 @@ class ExplainedTraffic(TrafficMachine):
         num_slots=st.integers(8, 60),
         budget=st.integers(1, 12),
         max_num_seqs=st.integers(1, 5),
-        kind=st.sampled_from(sorted(CACHES)),
+        arrangement=st.sampled_from(ARRANGEMENTS),
         page_size=st.integers(1, 4),
+        anti_thrash=st.booleans(),
         limit=st.sampled_from([FEW, 1000]),
     )
-    def start(self, num_slots: int, budget: int, max_num_seqs: int, kind: str, page_size: int, limit: int) -> None:
-        super().start(num_slots, budget, max_num_seqs, kind, page_size)
+    def start(self, *, limit: int, **arguments: Any) -> None:
+        super().start(**arguments)
         self.recorder = CheckedRecorder(self.driver.cache, limit)
         self.recorder.driver = self.driver
         self.recorder.forgetful = limit == FEW

@@ -444,7 +444,7 @@ def leave_the_queue(cache: BlockHashCache) -> None:
 
 
 def queue_a_locked_block(cache: BlockHashCache) -> None:
-    cache._idle[int(np.flatnonzero(cache._locks)[0])] = None
+    cache._idle[int(np.flatnonzero(cache._locks)[0])] = 0.0
 
 
 def lock_without_owning(cache: BlockHashCache) -> None:
