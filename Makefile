@@ -14,7 +14,8 @@ PEERS ?= peers
 RACE ?= benchmarks/results/peers/race.json
 AGENT := --scale 0.1 --turns 6 --repeats 2
 BRANCH := --scale 0.125 --branches 4 --depth 2 --repeats 2
-CHAT := --cache-only --sessions 300
+COUNTS := --cache-only --scale 1
+CHAT := --cache-only --scale 1 --sessions 300
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -53,6 +54,7 @@ bench: $(STAMP)  ## run every benchmark of the README, in under ten minutes, and
 	@echo "== latency"; $(BIN)/python -m benchmarks.bench_latency --out $(OUT)/latency.json
 	@echo "== cascade"; $(BIN)/python -m benchmarks.bench_cascade --pairs 6 --branches 8,32 --out $(OUT)/cascade.json
 	@echo "== agent"; $(BIN)/mainstem bench agent $(AGENT) --out $(OUT)/agent
+	@echo "== agent, full length, counts"; $(BIN)/mainstem bench agent $(COUNTS) --out $(OUT)/counts
 	@echo "== branch"; $(BIN)/mainstem bench branch $(BRANCH) --out $(OUT)/branch
 	@echo "== chat"; $(BIN)/mainstem bench chat $(CHAT) --out $(OUT)/chat
 	@$(BIN)/python -m benchmarks.readme_check --new $(OUT)

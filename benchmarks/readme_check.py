@@ -9,7 +9,8 @@ the README must be exactly what that gives; `--write` puts it there. It knows no
     values.tokens.at = ["session.json", "figures", "turn 1 prompt tokens", "median"]
     values.ttft.at = ["session.json", "figures", "turn 1 ttft s", "median"]
 
-`at` is a file and the way to a number in it; `times`, if given, is what the number is multiplied with.
+`at` is a file and the way to a number in it; `times`, if given, is what the number is multiplied with. Where the way
+comes to a list of rows, its next step names the rows by their `cache`, and `take` is "least" or "most" of what they have.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import json
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ ROWS = Path(__file__).with_name("readme.toml")
 RESULTS = Path(__file__).with_name("results")
 
 BEGIN, END = "<!-- figures: see benchmarks/readme.toml -->", "<!-- end of figures -->"
+_TAKE: dict[str, Callable[[Iterable[float]], float]] = {"least": min, "most": max}
 _HEADER = ("| | |", "|---|--:|")
 
 
@@ -61,8 +63,11 @@ def _value(source: dict[str, Any], results: Path) -> float:
     if not path.is_file():
         raise CheckFailed(f"there is no result file {path}; run the benchmark that writes it")
     found: Any = json.loads(path.read_text(encoding="utf-8"))
-    for step in way:
+    for at, step in enumerate(way):
         try:
+            if isinstance(found, list) and isinstance(step, str):
+                rows = [row for row in found if row["cache"] == step]
+                return _TAKE[source["take"]](float(row[way[at + 1]]) for row in rows)
             found = found[step]
         except (KeyError, IndexError, TypeError):
             raise CheckFailed(f"{name} has no {' / '.join(map(str, way))}: '{step}' is missing") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ def origin(command: Sequence[str]) -> dict[str, Any]:
         "versions": {
             "python": platform.python_version(),
             "mainstem": __version__,
+            **({} if (commit := _commit()) is None else {"commit": commit}),
             **{name: found for name in _PACKAGES if (found := _version(name)) is not None},
         },
     }
@@ -42,6 +44,23 @@ def cpu_name() -> str:
         return platform.processor()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
+
+
+def _commit() -> str | None:
+    """The commit that this runs from, and whether it was changed; None where it is not a checkout."""
+    here = Path(__file__).parent
+    try:
+        asked = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False)
+        inside = subprocess.run(
+            ["git", "-C", str(here), "ls-files", "--error-unmatch", __file__],
+            capture_output=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == inside.returncode == 0 else None
 
 
 def _version(name: str) -> str | None:
