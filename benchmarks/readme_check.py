@@ -10,7 +10,7 @@ the README must be exactly what that gives; `--write` puts it there. It knows no
     values.ttft.at = ["session.json", "figures", "turn 1 ttft s", "median"]
 
 `at` is a file and the way to a number in it; `times`, if given, is what the number is multiplied with. Where the way
-comes to a list of rows, its next step names the rows by their `cache`, and `take` is "least" or "most" of what they have.
+comes to a list of rows, its next step names rows by their `cache`, and `take` is "least" or "most" of what they have.
 """
 
 from __future__ import annotations

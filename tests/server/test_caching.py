@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from mainstem.config import EngineConfig, ServerConfig
+from mainstem.engine import AsyncEngine
+from mainstem.server import BackgroundServer
+from tests.engine.support import kv_memory_for, random_tokens
 from tests.server.conftest import MODEL, assert_pool_at_rest, metric, wait_until
 
 
@@ -88,3 +93,21 @@ def test_reset_leaves_running_requests_alone(http: httpx.Client) -> None:
             pass
     assert http.post("/v1/completions", json=body).json()["choices"][0]["text"] == undisturbed
     assert_pool_at_rest(http)
+
+
+def test_a_preempted_reply_says_what_was_cached_when_it_came(tiny_model: Path) -> None:
+    config = EngineConfig(
+        model=str(tiny_model), kv_memory=kv_memory_for(700), max_model_len=400, device="cpu", schedule="fcfs"
+    )
+    prefix = random_tokens(100, seed=1).tolist()
+    prompts = [[*prefix, *random_tokens(40, seed=2 + number).tolist()] for number in range(8)]
+    engine = AsyncEngine.load(config)
+    with (
+        BackgroundServer(engine, ServerConfig(port=0, served_model_name=MODEL)) as server,
+        httpx.Client(base_url=server.url, timeout=60) as http,
+    ):
+        ask = {"model": MODEL, "temperature": 0, "ignore_eos": True}
+        http.post("/v1/completions", json={**ask, "prompt": prefix, "max_tokens": 1}).raise_for_status()
+        reply = http.post("/v1/completions", json={**ask, "prompt": prompts, "max_tokens": 120}).raise_for_status()
+        assert engine.stats().preemptions > 0
+    assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 100 * len(prompts)

@@ -221,3 +221,16 @@ def test_chats_in_process_hit_all_that_was_said(tiny_model: Any) -> None:
             prompt, reply = len(generation.prompt_token_ids), len(generation.token_ids)
             messages += [{"role": "assistant", "content": generation.text}, GO_ON]
         assert llm.history.stats().known_tokens > 0
+
+
+@pytest.mark.parametrize("more", ["", "\n\n", "\n    ", " and"])
+def test_a_reply_that_is_to_be_continued_keeps_each_of_its_characters(claude: anthropic.Anthropic, more: str) -> None:
+    ask: Any = {"model": MODEL, "max_tokens": 12, "extra_body": {"temperature": 0}}
+    question: Any = hello("prefill")
+    first = claude.messages.create(messages=[question], **ask).content[0].text
+    prefill: Any = {"role": "assistant", "content": first + more}
+    counted = claude.messages.count_tokens(model=MODEL, messages=[question, prefill]).input_tokens
+    plain: Any = {"role": "assistant", "content": first}
+    without = claude.messages.count_tokens(model=MODEL, messages=[question, plain]).input_tokens
+    assert (counted > without) == bool(more)
+    assert claude.messages.create(messages=[question, prefill], **ask).content

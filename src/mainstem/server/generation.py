@@ -139,10 +139,10 @@ class Generation:
         prompt_tokens = cached_tokens = 0
         for position, prompt in enumerate(self.prompts):
             replies = [self._usages[choice] for choice in self._choices(position) if choice in self._usages]
-            prefilled = sum(reply.prefilled_tokens for reply in replies)
+            # Not what was prefilled: a reply that was preempted prefilled some tokens twice.
+            missed = sum(reply.prompt_tokens - reply.cached_tokens for reply in replies)
             prompt_tokens += len(prompt.ids)
-            # A reply that was preempted prefilled some tokens twice.
-            cached_tokens += max(0, len(prompt.ids) - prefilled) if len(replies) == n else 0
+            cached_tokens += max(0, len(prompt.ids) - missed) if len(replies) == n else 0
         return Usage(prompt_tokens, cached_tokens, sum(usage.completion_tokens for usage in self._usages.values()))
 
     @property

@@ -202,7 +202,8 @@ class TokenHistory:
             start = len(opening.part.rendered)
             if len(part) > start and part.startswith(opening.part.rendered):
                 end = self._seams.find_end(part, start)
-                candidates.append(Candidate(opening, part[start : end.start if end else len(part)], meaning))
+                body = part[start : end.start if end else len(part)]
+                candidates.append(Candidate(opening, body, meaning, ended=end is not None))
         for find in WAYS:
             for candidate in candidates:
                 kept = find(candidate, self._tokenizer)

@@ -71,11 +71,15 @@ class Kept(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A message that may be a reply: the end of the prompt that it would be to, replies to that, and what it says."""
+    """A message that may be a reply: the end of the prompt that it would be to, replies to that, and what it says.
+
+    One that has not `ended` is to be continued, so that each of its characters counts.
+    """
 
     opening: Opening
     body: str
     meaning: Meaning | None
+    ended: bool
 
 
 def _same_text(candidate: Candidate, _: Tokenizer) -> Kept | None:
@@ -90,7 +94,7 @@ def _cut(candidate: Candidate, tokenizer: Tokenizer) -> Kept | None:
 
 
 def _same_meaning(candidate: Candidate, _: Tokenizer) -> Kept | None:
-    if candidate.meaning is None or not candidate.opening.replies:
+    if candidate.meaning is None or not candidate.ended or not candidate.opening.replies:
         return None
     opening = candidate.opening.part.text
     meant = candidate.meaning(opening, candidate.body)

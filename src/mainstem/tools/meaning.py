@@ -52,6 +52,10 @@ class ReplyMeaning:
         return said.strip(), thought.strip(), calls
 
 
+# Equal to themselves and to no value of JSON.
+_CONSTANTS = {str(value): object() for value in (True, False, None)}
+
+
 def _frozen(value: Any) -> Hashable:
     """A JSON value that can be compared: the order of keys does not count, nor does how a number is written."""
     match value:
@@ -60,7 +64,7 @@ def _frozen(value: Any) -> Hashable:
         case list():
             return tuple(_frozen(item) for item in value)
         case bool() | None:
-            return ("constant", value)  # else true would be 1
+            return _CONSTANTS[str(value)]  # else true would be 1
         case int() | float() | str():
             return value
     raise ValueError(f"{type(value).__name__} is not of JSON")
