@@ -131,7 +131,9 @@ class EngineConfig:
         "ids that were generated; the least recently used go first; 0 tokenizes every prompt anew",
         metavar="COUNT",
     )
-    history_memory: str = setting("256MiB", "memory that these may take", metavar="SIZE")
+    history_memory: str = setting(
+        "256MiB", "memory that these may take; rendered texts may take a fifth as much again", metavar="SIZE"
+    )
     tenant_quota: float = setting(
         1.0,
         "largest share of the KV pool that one tenant's cached tokens may take; by default whatever nobody else wants",

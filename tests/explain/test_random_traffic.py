@@ -77,7 +77,7 @@ class ExplainedTraffic(TrafficMachine):
     )
     def start(self, *, limit: int, **arguments: Any) -> None:
         super().start(**arguments)
-        self.recorder = CheckedRecorder(self.driver.cache, limit)
+        self.recorder = CheckedRecorder(self.driver.cache, limit, ghosts_per_slot=10_000)
         self.recorder.driver = self.driver
         self.recorder.forgetful = limit == FEW
         self.driver.scheduler.observer = self.recorder

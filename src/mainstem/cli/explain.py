@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mainstem.cli.card import card, summary
 from mainstem.cli.extras import require_extras
 from mainstem.errors import ConfigError
 
+DEFAULT_URL = "http://127.0.0.1:8000/v1"
 SUMMARY = "say why tokens of a prompt were not cached"
 DESCRIPTION = """\
 Prints a card about one request: how much of its prompt was cached, why the
@@ -36,13 +38,20 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("what", nargs="?", metavar="ID|FILE.jsonl", help="id of a request, or a file of requests")
-    parser.add_argument("--last", action="store_true", help="the server's latest request of this key")
+    parser.add_argument(
+        "--last", action="store_true", help="the server's latest request, of this key unless it is an operator's"
+    )
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON, one a line")
     server = parser.add_argument_group("for a server")
     server.add_argument(
-        "--base-url", default="http://127.0.0.1:8000/v1", metavar="URL", help="[default: http://127.0.0.1:8000/v1]"
+        "--base-url",
+        default=os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL,
+        metavar="URL",
+        help=f"of the server [default: {DEFAULT_URL}; env: OPENAI_BASE_URL]",
     )
-    server.add_argument("--api-key", metavar="KEY", help="of the tenant whose request it is")
+    server.add_argument(
+        "--api-key", metavar="KEY", help="of the tenant whose request it is, or an operator's, which finds everyone's"
+    )
     file = parser.add_argument_group("for a file")
     file.add_argument("--model", default="smollm2", metavar="NAME|PATH", help="whose tokenizer [default: smollm2]")
     file.add_argument("--pool-tokens", default="1000000", metavar="TOKENS", help="size of the pool [default: 1000000]")
@@ -52,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Explain what was asked for."""
     if arguments.last == (arguments.what is not None):
-        raise ConfigError("give the id of a request, a file of requests, or --last")
+        raise ConfigError("give one of the id of a request, a file of requests, and --last")
     require_extras("serve")
     if arguments.what is not None and _is_file(arguments.what):
         return _explain_file(arguments)

@@ -44,6 +44,8 @@ from mainstem.tree.keys import NamespaceKey
 
 # Distinct tokens of all records together, and of the ghosts; four bytes each.
 MAX_TOKENS = 4_000_000
+# What left a pool longer ago than it takes to fill it so many times is forgotten.
+GHOSTS_PER_SLOT = 8
 # Most requests of a session, or with a key, that a new one is compared with.
 PEERS = 4
 # Most records whose comparisons keep the earlier request's tokens.
@@ -109,17 +111,25 @@ class Recorder(SchedulerObserver):
         cache: the scheduler's.
         limit: how many requests are remembered.
         clock: that of the cache's times of use.
+        ghosts_per_slot: how many tokens that left are remembered for each slot of the cache.
 
     Attributes:
         counts: uncached tokens of all requests since the start, by cause.
     """
 
-    def __init__(self, cache: PrefixCache, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        limit: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        ghosts_per_slot: int = GHOSTS_PER_SLOT,
+    ) -> None:
         self.counts = dict.fromkeys(MissCause, 0)
         self._cache = cache
         self._limit = limit
         self._clock = clock
-        self._ghosts = ghosts_of(cache, MAX_TOKENS, clock)
+        self._ghosts = ghosts_of(cache, min(MAX_TOKENS, ghosts_per_slot * cache.stats().capacity), clock)
         self._sequences: Sequences[Record] = Sequences()
         self._kept: OrderedDict[int, Record] = OrderedDict()
         self._by_id: dict[str, list[Record]] = {}

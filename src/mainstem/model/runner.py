@@ -124,9 +124,9 @@ class ModelRunner:
         threads = f"{torch.get_num_threads()} threads" if self.device.type == "cpu" else str(self.device)
         library = native_library()
         if self.attention.name == "native" and library is not None:
-            exact = ", a hit equals a miss bit for bit" if self.deterministic else ""
+            exact = "equals a miss bit for bit" if self.deterministic else "may differ from a miss in its last bits"
             chosen = library.instruction_sets[library.fastest]
-            return f"native extension ({chosen}), {self.precision.described}, {threads}{exact}"
+            return f"native extension ({chosen}), {self.precision.described}, {threads}, a hit {exact}"
         if self.device.type == "cpu" and library is None:
             return (
                 f"PyTorch's operators, {threads}; the faster native extension was not built: "

@@ -38,8 +38,8 @@ class SharedPrefix(NamedTuple):
 def read_shared_prefixes(config: ServerConfig) -> list[SharedPrefix]:
     """What the files in the settings declare.
 
-    A file that ends in .json holds `{"messages": [...], "tools": [...]}`. Any other holds a text: a system message, or
-    how plain completions begin.
+    A file that ends in .json holds `{"messages": [...], "tools": [...]}`. Any other holds a text, without the line
+    break at its end: a system message, or how plain completions begin.
 
     Raises:
         ConfigError: when one cannot be read or understood.
@@ -83,6 +83,7 @@ def _read(name: str) -> SharedPrefix:
     except UnicodeDecodeError:
         raise ConfigError(f"{name} is not UTF-8 text", setting="shared_prefix") from None
     if not name.endswith(".json"):
+        text = text.removesuffix("\n").removesuffix("\r")  # the one that editors put at the end of a file
         if not text:
             raise ConfigError(f"{name} is empty", setting="shared_prefix")
         return SharedPrefix(name, text, Conversation((Message(role="system", parts=(text,)),), ()))

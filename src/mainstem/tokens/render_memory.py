@@ -45,6 +45,12 @@ class RenderMemory:
         self._characters = 0
         self._lock = threading.Lock()
 
+    def remember_at_most(self, characters: int) -> None:
+        """Bound what is remembered from now on."""
+        with self._lock:
+            self._max_characters = characters
+            self._forget()
+
     def render(
         self,
         source: str,
@@ -83,8 +89,11 @@ class RenderMemory:
             before = self._known.pop(key, None)
             self._characters += known.characters - (before.characters if before else 0)
             self._known[key] = known
-            while self._characters > self._max_characters:
-                self._characters -= self._known.popitem(last=False)[1].characters
+            self._forget()
+
+    def _forget(self) -> None:
+        while self._characters > self._max_characters:
+            self._characters -= self._known.popitem(last=False)[1].characters
 
 
 def _common(some: tuple[Message, ...], others: tuple[Message, ...]) -> int:

@@ -104,6 +104,10 @@ class ChatTemplate:
         source = self._own(uses_tools=False) or ""
         return next((marks for marks in _REASONING_MARKS if marks.end in source), None)
 
+    def remember_at_most(self, characters: int) -> None:
+        """Bound the texts that are kept so that a conversation which goes on need not be rendered from its start."""
+        self._memory.remember_at_most(characters)
+
     def offered(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
         """The tools as the prompt shows them."""
         if not self._canonical_tools:
