@@ -223,11 +223,12 @@ def order(names: Sequence[str], repeat: int) -> list[str]:
 
 
 def race(chosen: Sequence[Engine], peers: Path, sizes: Sizes, repeats: int, seed: int) -> dict[str, Any]:
-    """Run everything; gives the result as it is written, without its origin."""
+    """Run everything; gives the result as it is written, without its origin. Ctrl-C keeps the runs that are done."""
     runs: dict[str, list[dict[str, Any]]] = {engine.name: [] for engine in chosen}
     by_name = {engine.name: engine for engine in chosen}
-    for repeat in range(repeats):
-        for name in order(list(by_name), repeat):
+    turns = [(repeat, name) for repeat in range(repeats) for name in order(list(by_name), repeat)]
+    try:
+        for repeat, name in turns:
             begin = time.perf_counter()
             try:
                 run = run_engine(by_name[name], peers, sizes, [seed, repeat])
@@ -237,6 +238,8 @@ def race(chosen: Sequence[Engine], peers: Path, sizes: Sizes, repeats: int, seed
             runs[name].append({"repeat": repeat, **run})
             took = time.perf_counter() - begin
             print(f"repeat {repeat + 1} of {repeats}: {name} in {took:.0f} s", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted: the runs that are done are kept", file=sys.stderr, flush=True)
     results = {
         name: {
             "title": by_name[name].title,
