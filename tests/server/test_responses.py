@@ -76,9 +76,10 @@ def test_instructions_are_not_carried_over(sdk: openai.OpenAI) -> None:
     second = ask(sdk, input="And tomorrow?", previous_response_id=first.id)
     plain = ask(sdk, max_output_tokens=1)
     third = ask(sdk, input="And tomorrow?", previous_response_id=plain.id)
-    # Only the replies, of one token, differ.
-    assert abs(second.usage.input_tokens - third.usage.input_tokens) <= 1
-    assert first.usage.input_tokens - plain.usage.input_tokens > 10
+    instructions = first.usage.input_tokens - plain.usage.input_tokens
+    assert instructions > 10
+    # Only the replies differ: one token each, which may be a few when it comes back as text.
+    assert abs(second.usage.input_tokens - third.usage.input_tokens) < 8
 
 
 def test_an_unknown_response_is_named(sdk: openai.OpenAI) -> None:
