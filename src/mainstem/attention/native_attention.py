@@ -19,8 +19,12 @@ MAX_HEAD_DIM = 256
 def runs_natively(pool: KVPool) -> bool:
     """Whether the extension can read a pool: on a CPU, a head size that is a multiple of 8, at most 256."""
     keys = pool.keys[0]
-    head_dim = keys.shape[2]
-    return keys.device.type == "cpu" and keys.dtype in DTYPES and head_dim % 8 == 0 and head_dim <= MAX_HEAD_DIM
+    return keys.device.type == "cpu" and keys.dtype in DTYPES and takes_heads(keys.shape[2])
+
+
+def takes_heads(head_dim: int) -> bool:
+    """Whether the extension can compute with heads of this size."""
+    return head_dim % 8 == 0 and head_dim <= MAX_HEAD_DIM
 
 
 class NativeStepAttention:

@@ -85,7 +85,7 @@ def read_recordings(paths: Iterable[Path]) -> ReadResult:
     """
     logs: dict[Path, list[_Request]] = {}
     found: dict[Path, list[Recording]] = {}
-    for path in _files(paths):
+    for path in files_of(paths, missing="there is no recording at"):
         content = load(path)
         request = _openhands_request(content)
         if request is not None:
@@ -102,14 +102,19 @@ def read_recordings(paths: Iterable[Path]) -> ReadResult:
     return ReadResult(recordings, [path for path in found if not found[path]])
 
 
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
+def files_of(paths: Iterable[Path], *, missing: str) -> Iterator[Path]:
+    """The files that are named, and those with a suffix of `SUFFIXES` below the folders that are named.
+
+    Raises:
+        ConfigError: when there is nothing at a path; `missing` begins the sentence that ends with it.
+    """
     for path in paths:
         if path.is_dir():
             yield from sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
         elif path.is_file():
             yield path
         else:
-            raise ConfigError(f"there is no recording at {path}")
+            raise ConfigError(f"{missing} {path}")
 
 
 def load(path: Path) -> Any:

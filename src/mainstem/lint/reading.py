@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mainstem.bench.recordings import SUFFIXES, Recording, json_body, load, read_recordings
+from mainstem.bench.recordings import Recording, files_of, json_body, load, read_recordings
 from mainstem.diagnosis import MessagePart, Prompt, prompt_of_body, reply_of_response, with_stand_ins
 from mainstem.errors import ConfigError, InvalidRequest
 from mainstem.lint.conversations import Conversation, Place, Request, group
@@ -40,7 +40,7 @@ def read(paths: Iterable[Path]) -> ReadResult:
     conversations: list[Conversation] = []
     skipped: list[str] = []
     recorded: list[Path] = []
-    for path in _files(paths):
+    for path in files_of(paths, missing="there is no file"):
         values = _values(path)
         if values is None:
             recorded.append(path)
@@ -60,16 +60,6 @@ def _apart(paths: Sequence[Path]) -> Iterator[list[Path]]:
     yield from ([path] for path in paths if path.suffix != ".json")
     if together:
         yield together
-
-
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
-        elif path.is_file():
-            yield path
-        else:
-            raise ConfigError(f"there is no file {path}")
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------------

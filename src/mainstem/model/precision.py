@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from mainstem.attention.native_attention import takes_heads
 from mainstem.errors import ConfigError
 from mainstem.model.shape import ModelShape
 from mainstem.native import native_library
@@ -75,6 +76,5 @@ def _native_runs(shape: ModelShape, device: torch.device, kernels: str) -> bool:
         and kernels != "torch"
         and device.type == "cpu"
         and shape.dtype == torch.float32
-        and shape.head_dim % 8 == 0
-        and shape.head_dim <= 256
+        and takes_heads(shape.head_dim)
     )
