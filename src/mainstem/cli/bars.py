@@ -1,4 +1,4 @@
-"""Progress bars over counted work, and where reports go. It knows the terminal, and not what is counted."""
+"""Progress bars over counted work, where reports go, how tables look. It knows the terminal, not what it shows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Table
 
     from mainstem.model import Progress as Tell
 
@@ -21,6 +22,14 @@ def report_console() -> Console:
 
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_FILE_WIDTH)
+
+
+def report_table() -> Table:
+    """An empty table without lines between its columns."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 def progress_bar(console: Console, unit: str) -> Progress:

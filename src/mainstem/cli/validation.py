@@ -19,7 +19,7 @@ from mainstem.bench.run import EngineArms, parse_arms
 from mainstem.bench.simulate import LATE
 from mainstem.bench.validate import CPU_EFFICIENCY, TOLERANCE, TurnCheck
 from mainstem.bench.workloads.agent import TurnRange, agent
-from mainstem.cli.bars import bars
+from mainstem.cli.bars import bars, report_table
 from mainstem.cli.efficiency import read_efficiency
 from mainstem.cli.options import read_settings
 from mainstem.cli.threads import wait_without_spinning
@@ -118,10 +118,7 @@ def _print_validation(
 
 
 def _validation_table(checks: Mapping[str, Sequence[TurnCheck]], names: Sequence[str]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = report_table()
     table.add_column("arm", no_wrap=True)
     for name in ("turn", "prompt", "new", "measured", "shortest", "longest"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -30,7 +30,7 @@ from mainstem.bench.simulate import (
     simulate_arms,
     sweep,
 )
-from mainstem.cli.bars import bars, report_console
+from mainstem.cli.bars import bars, report_console, report_table
 from mainstem.cli.efficiency import read_efficiency
 from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options
@@ -209,10 +209,7 @@ def _print_results(console: Console, results: Sequence[ArmResult], cost: Rooflin
 
 
 def _table(results: Sequence[ArmResult], *, claimed: bool) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = report_table()
     for name in ("arm", "", f"turn {EARLY}", f"turn {LATE}", "reuse", "cost"):
         table.add_column(name, justify="left" if name in ("arm", "") else "right")
     claims = {claim.arm: claim for claim in CLAIMS}
@@ -233,10 +230,7 @@ def _table(results: Sequence[ArmResult], *, claimed: bool) -> Table:
 
 
 def _sweep_table(loads: Sequence[LoadResult]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = report_table()
     for name in ("agents", "arm", "reuse", "endless", "A", f"turn {LATE}", "p99", "evicted", "preempted", "busy"):
         table.add_column(name, justify="left" if name == "arm" else "right")
     for load in loads:

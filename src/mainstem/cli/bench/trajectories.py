@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mainstem.bench.drive import drive
 from mainstem.bench.run import ARMS, ArmRun, EngineArms, VirtualArms, ample_pool, parse_arms, run_arms
 from mainstem.bench.workload import Workload
-from mainstem.cli.bars import bars, report_console
+from mainstem.cli.bars import bars, report_console, report_table
 from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.threads import wait_without_spinning
@@ -281,10 +281,7 @@ def _print(console: Console, plan: _Plan, replays: _Replays, results: Sequence[S
 
 
 def _table(results: Sequence[SourceResult]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = report_table()
     table.add_column("source", no_wrap=True)
     for name in ("turns", "prompt\n× 1000", "new\ntokens", "most\nhits"):
         table.add_column(name, justify="right", no_wrap=True)
