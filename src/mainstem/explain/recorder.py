@@ -303,6 +303,7 @@ class Recorder(SchedulerObserver):
             lost=int(lost.sum()),
             earlier=theirs,
             conversation=earlier.conversation,
+            places=earlier.places,
         )
         return _Compared(comparison, lost)
 
