@@ -7,6 +7,7 @@ replied is taken from the next request that goes on with the conversation.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mainstem.diagnosis.bodies import is_anthropic
-from mainstem.errors import InvalidRequest, MainstemError
+from mainstem.errors import ConfigError, InvalidRequest
 from mainstem.explain import MissCause, Origin, Record, Recorder
 from mainstem.explain.diagnosis import FirstDifference, first_difference
 from mainstem.explain.report import explanation
@@ -63,6 +64,8 @@ def explain_file(path: Path, model: str, pool_tokens: int) -> Iterator[tuple[int
     from mainstem.model import resolve_model
     from mainstem.server.parts import parts_of
 
+    if model == "none":
+        raise ConfigError("--model none: causes are counted in tokens, so it needs the tokenizer of a model")
     tokenizer = Tokenizer.load(resolve_model(model).folder)
     lines = [_read(number, text, tokenizer) for number, text in _texts(path)]
     cache = RadixCache(pool_tokens)
@@ -80,12 +83,14 @@ def explain_file(path: Path, model: str, pool_tokens: int) -> Iterator[tuple[int
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise MainstemError(f"{path} cannot be read: {error}") from None
+        lines = (sys.stdin.read() if path == Path("-") else path.read_text(encoding="utf-8")).splitlines()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file; it should have one body in JSON on each line") from None
     found = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
-        raise MainstemError(f"{path} has no requests; it should have one body in JSON on each line")
+        raise ConfigError(f"{path} has no requests; it should have one body in JSON on each line")
     return iter(found)
 
 
@@ -100,7 +105,7 @@ def _read(number: int, text: str, tokenizer: Tokenizer) -> _Line:
         conversation, places = _conversation(body)
         return _Line(number, conversation, places, tokenizer.encode(tokenizer.chat.render(conversation)), key)
     except (ValueError, InvalidRequest) as error:
-        raise MainstemError(f"line {number} is no request to explain: {error}") from None
+        raise ConfigError(f"line {number} is no request to explain: {error}") from None
 
 
 def _conversation(body: dict[str, Any]) -> tuple[Conversation, Places | None]:

@@ -142,6 +142,13 @@ def read_conversation(body: CountBody) -> Conversation:
 
 
 def _conversation(body: CountBody, placed: tuple[Placed, ...]) -> Conversation:
+    for i, message in enumerate(body.messages):
+        if message.get("cache_control") is not None:
+            where = f"messages[{i}].cache_control"
+            raise InvalidRequest(
+                f"{where} is not allowed: a breakpoint stands on a block of content, on a tool or on the whole request",
+                param=where,
+            )
     messages = tuple(each.message for each in placed)
     last = messages[-1]
     # The reply goes on with what the client put into the model's mouth.
