@@ -110,7 +110,7 @@ def test_files_that_cannot_be_used(explain: Explain, tmp_path: Path, text: str, 
     path = tmp_path / "bad.jsonl"
     path.write_text(text, encoding="utf-8")
     code, _, err = explain(str(path))
-    assert code == 1
+    assert code == 2
     assert complaint in err
 
 
