@@ -164,7 +164,7 @@ def test_a_pool_that_thrashes(small: BackgroundServer, who: str, ask: Ask) -> No
 @pytest.fixture(scope="module")
 def two(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundServer]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text("ops sk-ops operator\n" + "".join(f"{name} sk-{name}\n" for name in TENANTS) + "", encoding="utf-8")
+    keys.write_text("ops sk-ops operator\n" + "".join(f"{name} sk-{name}\n" for name in TENANTS), encoding="utf-8")
     with serving(tiny_model, keys=keys) as server:
         yield server
 
@@ -190,9 +190,9 @@ def test_two_tenants(two: BackgroundServer, who: str, ask: Ask) -> None:
     ids=["openai", "anthropic"],
 )
 def test_a_history_that_was_rewritten(two: BackgroundServer, ask: Ask, key: str, told: str, part: str) -> None:
-    first = ask(two, SYSTEM.format("10:00:01"), QUESTION, key=key, after=None)
+    first = ask(two, SYSTEM.format(f"10:00:01 ({part})"), QUESTION, key=key, after=None)
     watch = Watch(two, "diverged", key="sk-ops")
-    again = ask(two, SYSTEM.format("10:02:44"), QUESTION, key=key, after=first.id)
+    again = ask(two, SYSTEM.format(f"10:02:44 ({part})"), QUESTION, key=key, after=first.id)
     assert again.told == told
     assert max(again.misses, key=again.misses.__getitem__) == "diverged"
     card = watch.check(again)

@@ -109,6 +109,7 @@ class Record:
         num_prompt: tokens of its prompt.
         num_cached: of these, those that were cached when it was admitted.
         misses: the others, from the first to the last, without a gap.
+        public_misses: the same, had no other namespace anything: what its caller may be told.
         origin: where it came from; None if nobody said.
         closest: the earlier request that has most in common with it; None if there was none.
         asked: the one that its caller wanted it to be compared with; None if that is not known.
@@ -127,6 +128,7 @@ class Record:
     num_prompt: int
     num_cached: int
     misses: tuple[Miss, ...] = ()
+    public_misses: tuple[Miss, ...] = ()
     origin: Origin | None = None
     closest: Comparison | None = None
     asked: Comparison | None = None

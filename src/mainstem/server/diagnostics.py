@@ -95,7 +95,7 @@ async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diag
         )
 
     def work() -> Diagnosis:
-        diverged = any(miss.cause is MissCause.DIVERGED for miss in record.misses)
+        diverged = any(miss.cause is MissCause.DIVERGED for miss in record.public_misses)
         difference = differs(record.closest) if diverged and record.closest is not None else None
         asked = differs(record.asked) if record.asked is not None else None
         return Diagnosis(record, difference, asked)
@@ -164,4 +164,4 @@ def _missed(record: Record, comparison: Comparison) -> int:
 def _was_reused(record: Record, comparison: Comparison) -> bool:
     """Whether what both begin with was cached, but for what never is, such as the last token of a reply."""
     never = (MissCause.ROUNDING, MissCause.FIRST_SEEN)
-    return all(miss.start >= comparison.common or miss.cause in never for miss in record.misses)
+    return all(miss.start >= comparison.common or miss.cause in never for miss in record.public_misses)
