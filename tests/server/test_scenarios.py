@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from mainstem.config import EngineConfig, ServerConfig
 from mainstem.engine import AsyncEngine
 from mainstem.server import BackgroundServer
 from tests.engine.support import kv_memory_for
-from tests.server.conftest import MODEL, metric
+from tests.server.conftest import MODEL, metric, wait_until
 
 SYSTEM = (
     "You are a coding agent. Now it is {}. Read files before you change them, run the tests after every change, and "
@@ -129,7 +128,8 @@ def test_a_conversation_that_was_idle(idle: BackgroundServer, who: str, ask: Ask
     system = SYSTEM.format(who)
     first = ask(idle, system, QUESTION, key="none", after=None)
     watch = Watch(idle, "expired")
-    time.sleep(3 * TTL_S)
+    with httpx.Client(base_url=idle.url) as http:
+        wait_until(lambda: metric(http, 'mainstem_kv_slots{state="evictable"}') == 0, seconds=20.0)
     again = ask(idle, system, QUESTION, key="none", after=first.id)
     assert again.told == "unavailable"
     assert again.misses == {"expired": again.uncached - 1, "rounding": 1}
