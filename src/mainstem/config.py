@@ -56,7 +56,7 @@ class EngineConfig:
     kv_dtype: str = setting(
         "auto",
         "number type that the native extension keeps keys and values in, computing in float32 all the same; auto is "
-        "--dtype (docs/precision.md)",
+        "float16 with the extension and --dtype without it (docs/precision.md)",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     device: str = setting("auto", "auto takes CUDA when torch has it (not yet tested), else the CPU", metavar="DEVICE")

@@ -465,7 +465,7 @@ class Scheduler:
             self.cache.begin(request.tokens.array[: request.num_reusable], request.namespace, match, request.hints)
             request.admitted_at = self.clock()
             request.num_cached = request.num_computed
-            self.recomputed.look(request.tokens.array, request.namespace, request.num_cached)
+            self.recomputed.look(request.tokens.array[: request.num_reusable], request.namespace, request.num_cached)
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
             self.observer.admitted(request, self.running)
