@@ -126,7 +126,7 @@ class TenantQueues:
         if tenant is None:
             if len(self._tenants) >= self._remembered:
                 self._forget()
-            tenant = self._tenants[key] = Tenant(key, self._make(), self._served)
+            tenant = self._tenants[key] = Tenant(key, self._make(), 0.0)
         return tenant
 
     def _forget(self) -> None:
@@ -135,6 +135,11 @@ class TenantQueues:
             if tenant.key not in self._live and tenant.served <= self._served:
                 del self._tenants[tenant.key]
         self._remembered = max(FEW_TENANTS, 2 * len(self._tenants))
+
+    def _least_served(self) -> float:
+        """With what a tenant begins: as much as the one had that was let in last, or who waits now if that is less."""
+        turn = self._first_of(self._turns)
+        return self._served if turn is None else min(self._served, turn.served)
 
     def _settle(self, tenant: Tenant) -> None:
         """Note whether anything of a tenant waits, and whether any of it is left."""
@@ -157,7 +162,7 @@ class TenantQueues:
         """A request waits, at the place that its `order` says."""
         tenant = self._enter(self.key_of(request.namespace))
         if tenant.key not in self._live:
-            tenant.served = max(tenant.served, self._served)
+            tenant.served = max(tenant.served, self._least_served())
         self._live[tenant.key] = tenant
         tenant.queue.add(request)
         self.latest = request
