@@ -257,7 +257,7 @@ def test_namespaces_have_nothing_in_common(chats: Chats, mine: tuple[Any, ...], 
 def test_the_memory_is_bounded_and_the_latest_stay(tokenizer: Tokenizer, bound: dict[str, int]) -> None:
     chats = Chats(tokenizer, **bound)
     for turn in range(200):
-        namespace = ("salt", turn % 50)
+        namespace = ("tenant", "a", "salt", turn % 50)
         first = chats.ask([f"question {turn}"], namespace=namespace)
         ids = [*chats.letters(f"answer {turn}"), END]
         text = chats.reply(first, ids)
