@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from unittest import mock
 
 import httpx
@@ -14,7 +15,7 @@ from mainstem.config import ServerConfig
 from mainstem.engine import AsyncEngine
 from mainstem.scheduler import Request, Scheduler, SchedulerOutput
 from mainstem.server import BackgroundServer
-from tests.server.conftest import MODEL, wait_until
+from tests.server.conftest import MODEL, metric, wait_until
 
 FLOOD, BATCHES, LENGTH, REPLY = 200, 4, 100, 64
 # One to make way, one for what is left of a prompt that is being computed, and its own; twice that.
@@ -32,6 +33,12 @@ def server(engine: AsyncEngine) -> Iterator[BackgroundServer]:
     config = ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL, api_key="flood-key,small-key")
     with BackgroundServer(engine, config) as running:
         yield running
+
+
+def of_flood(state: str) -> str:
+    """The metric of who floods, the first key's tenant."""
+    name = f"key-{sha256(b'flood-key').hexdigest()[:8]}"
+    return f'mainstem_tenant_requests{{state="{state}",tenant="{name}"}}'
 
 
 class Steps:
@@ -57,6 +64,7 @@ class Steps:
 
 
 def test_a_flood_of_one_key_does_not_hold_up_another(engine: AsyncEngine, http: httpx.Client) -> None:
+    operator = httpx.Client(base_url=http.base_url, headers={"authorization": "Bearer flood-key"})
     scheduler = engine._engine.core.scheduler
     steps = Steps(scheduler)
     rng = np.random.default_rng(0)
@@ -74,9 +82,14 @@ def test_a_flood_of_one_key_does_not_hold_up_another(engine: AsyncEngine, http: 
         mock.patch.object(scheduler, "add", steps.add),
         mock.patch.object(scheduler, "schedule", steps.schedule),
         ThreadPoolExecutor(BATCHES) as others,
+        operator,
     ):
         flood = [others.submit(ask, "flood-key", FLOOD // BATCHES, REPLY) for _ in range(BATCHES)]
         wait_until(lambda: engine.stats().waiting > FLOOD // 2)
+        states = {state: metric(operator, of_flood(state)) for state in ("waiting", "running")}
+        assert states["waiting"] > 0
+        assert states["running"] > 0
+        assert http.get("/metrics", headers={"authorization": "Bearer small-key"}).status_code == 403
         small = ask("small-key", 1, 1)
         assert not any(batch.done() for batch in flood)
         assert {reply.status_code for reply in (small, *(batch.result() for batch in flood))} == {200}

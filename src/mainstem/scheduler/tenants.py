@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,6 +48,13 @@ class Tenant:
         self.queue = queue
         self.served = served
         self.seats = 0
+
+
+class TenantLoad(NamedTuple):
+    """How many requests of a tenant wait and run."""
+
+    waiting: int
+    running: int
 
 
 class TenantQueues:
@@ -112,6 +120,13 @@ class TenantQueues:
     def num_waiting_tenants(self) -> int:
         """Of how many tenants requests wait."""
         return len(self._waiting)
+
+    def load(self) -> dict[Namespace, TenantLoad]:
+        """What every live tenant has in the queue and running, by the parts of its namespaces that name it."""
+        return {
+            tuple(part for _, part in key): TenantLoad(len(tenant.queue), tenant.seats)  # type: ignore[misc]
+            for key, tenant in list(self._live.items())  # other threads may ask
+        }
 
     def tenant_of(self, request: Request) -> Tenant:
         """Whose a request is, that waits or runs."""
