@@ -114,7 +114,7 @@ def main() -> None:
             figures["decisions"].append(case)
             print(
                 f"{schedule:5} {arguments.queued:,} queued by {tenants:,}: a choice {case['choice us']['p50']:.0f} us "
-                f"(p99 {case['choice us']['p99']:.0f}), the queues' part of a step {case['queue us a step']['p50']:.0f} "
+                f"(p99 {case['choice us']['p99']:.0f}), the queues' part {case['queue us a step']['p50']:.0f} "
                 f"us (p99 {case['queue us a step']['p99']:.0f}), schedule() {case['schedule() us']['p50']:.0f} us "
                 f"(p99 {case['schedule() us']['p99']:.0f})",
                 flush=True,

@@ -31,9 +31,7 @@ def test_an_empty_one_has_nothing_to_give_up() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=60), st.integers(1, 40), st.booleans())
-def test_nobody_loses_what_is_within_an_equal_part(
-    arrivals: list[tuple[int, int]], bound: int, by_size: bool
-) -> None:
+def test_nobody_loses_what_is_within_an_equal_part(arrivals: list[tuple[int, int]], bound: int, by_size: bool) -> None:
     owned: Owned[int] = Owned()
     kept: dict[int, dict[int, int]] = defaultdict(dict)
 

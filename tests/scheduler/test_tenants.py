@@ -242,7 +242,7 @@ def test_what_one_waits_for_does_not_depend_on_how_much_another_sends(
     spare: int,
     schedule: str,
 ) -> None:
-    """While one tenant sends without end, another's request gets its first token after work that is known when it comes.
+    """While one tenant floods, another's request gets its first token after work that is known when it comes.
 
     That is: what is left of the prompts that are being computed, its own, and one of the other tenant's, whose turn it
     may have been.

@@ -1,4 +1,4 @@
-"""Tests over HTTP that what one key asks for does not hold up another; counted in steps of the engine, not in seconds."""
+"""Tests over HTTP that what one key asks for does not hold up another, counted in steps and not in seconds."""
 
 from __future__ import annotations
 
