@@ -1,8 +1,8 @@
 """One tenant floods a server, another asks now and then: how long its requests wait, and what choosing costs.
 
-No model runs. `flood` is on the virtual clock of `bench_schedule`, where a step takes 20 ms and each of its tokens 1 ms,
-so its figures are the same everywhere. `decisions` times the real scheduler with 10,000 requests queued, of one tenant
-and of many.
+No model runs. `flood` is on the virtual clock of `bench_schedule`, where a step takes 20 ms and each of its tokens
+1 ms, so its figures are the same everywhere. `decisions` times the real scheduler with 10,000 requests queued, of one
+tenant and of many.
 """
 
 from __future__ import annotations
