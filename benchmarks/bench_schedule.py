@@ -62,20 +62,26 @@ class Timed:
         return timed
 
 
-def decisions(schedule: str, queued: int, steps: int) -> dict[str, Any]:
+def decisions(schedule: str, queued: int, steps: int, tenants: int = 1) -> dict[str, Any]:
     """Microseconds of the queue's part of a step, and of whole steps, while the queue stays as long as it is.
 
     100 system prompts of 500 to 2,500 tokens, the most popular asked most; 20 to 300 tokens of each request's own, and
-    20 to 60 of reply, in a pool of 60,000 slots: three admissions and five evictions in two steps.
+    20 to 60 of reply, in a pool of 60,000 slots: three admissions and five evictions in two steps. Several tenants ask
+    for the same, and share nothing.
     """
     rng = np.random.default_rng(0)
     heads = [_tokens(rng, int(rng.integers(500, 2500))) for _ in range(100)]
     scheduler = Scheduler(
-        RadixCache(60_000), max_num_batched_tokens=BUDGET, max_num_seqs=64, max_model_len=NO_LIMIT, schedule=schedule
+        RadixCache(60_000, by_tenant=True),
+        max_num_batched_tokens=BUDGET,
+        max_num_seqs=64,
+        max_model_len=NO_LIMIT,
+        schedule=schedule,
+        by_tenant=True,
     )
     queue, choices = Timed(), Timed()
     waiting = scheduler.waiting
-    for name in ("add", "remove", "hide", "show_all", "charge", "admitted", "computed"):
+    for name in ("add", "remove", "hide", "show_all", "charge", "admitted", "released", "computed", "favour"):
         setattr(waiting, name, queue.wrap(getattr(waiting, name)))
     waiting.next = queue.wrap(choices.wrap(waiting.next))  # type: ignore[method-assign]
     assert isinstance(scheduler.cache, RadixCache)
@@ -88,7 +94,9 @@ def decisions(schedule: str, queued: int, steps: int) -> dict[str, Any]:
     def ask(number: int) -> None:
         head = heads[int(len(heads) * rng.random() ** 2)]
         prompt = np.concatenate([head, _tokens(rng, int(rng.integers(20, 300)))])
-        scheduler.add(Request(f"r{number}", prompt, SamplingParams(), max_tokens=int(rng.integers(20, 60))))
+        most = int(rng.integers(20, 60))
+        namespace = ("tenant", f"t{number % tenants}")
+        scheduler.add(Request(f"r{number}", prompt, SamplingParams(), max_tokens=most, namespace=namespace))
 
     for number in range(queued):
         ask(number)
@@ -108,6 +116,7 @@ def decisions(schedule: str, queued: int, steps: int) -> dict[str, Any]:
         parts.append(queue.total)
     return {
         "schedule": schedule,
+        "tenants": tenants,
         "queued": queued,
         "steps": steps,
         "admitted": asked - queued,

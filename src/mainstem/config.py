@@ -136,7 +136,8 @@ class EngineConfig:
     )
     tenant_quota: float = setting(
         1.0,
-        "largest share of the KV pool that one tenant's cached tokens may take; by default whatever nobody else wants",
+        "largest share of the KV pool that one tenant's cached tokens may take, and its running requests while those "
+        "of other tenants wait; by default whatever nobody else wants",
         metavar="SHARE",
     )
     share_after: int = setting(
