@@ -17,8 +17,8 @@ import numpy as np
 
 from mainstem.tree import NamespaceKey, TokenArray, common_length
 
-Rank = tuple[int, int]
-"""Minus the tokens that are known, then the place in the queue: the least comes first."""
+Rank = tuple[float, int]
+"""Minus the known tokens of an edge for each prompt below it, then a place in the queue: the least comes first."""
 
 NOBODY = sys.maxsize
 NO_RANK: Rank = (1, NOBODY)
@@ -38,9 +38,10 @@ class PromptNode:
         depth: where it ends.
         known: of the tokens before `depth`, how many are known, `start` at least.
         first: the least place in the queue here or below.
-        best: the least rank here or below, as far as this node's `known` tells; it counts above if the edge is warm.
+        best: its rank among its siblings, and who is next below; it counts above if the edge is warm.
         hidden: nobody here or below is to be seen.
         num_ending: how many prompts end here.
+        num_below: how many end here or below.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class PromptNode:
         "hidden",
         "key",
         "known",
+        "num_below",
         "num_ending",
         "parent",
         "serial",
@@ -72,7 +74,7 @@ class PromptNode:
         self.parent = parent
         self.children: dict[object, PromptNode] = {}
         self.ending: list[int] = []  # a heap; may hold places of prompts that have left
-        self.num_ending = 0
+        self.num_ending = self.num_below = 0
         self.first = NOBODY
         self.best = NO_RANK
         self.hidden = False
@@ -154,13 +156,14 @@ class WaitingPrompts:
         heappush(node.ending, order)
         node.num_ending += 1
         self._at[order] = node
-        self._refresh(node)
+        self._count(node, 1)
         self.learn(namespace, tokens[:known])
 
     def remove(self, order: int) -> None:
         """Take a prompt out."""
         node = self._at.pop(order)
         node.num_ending -= 1
+        self._count(node, -1)
         self._refresh(self._prune(node))
 
     # -- what is known of them ------------------------------------------------------------------------------------
@@ -284,6 +287,7 @@ class WaitingPrompts:
         parent = node.parent
         assert parent is not None
         upper = PromptNode(node.key, node.tokens, node.start, at, min(node.known, at), parent)
+        upper.num_below = node.num_below
         parent.children[upper.key] = upper
         node.key, node.start, node.known, node.parent = node.tokens.item(at), at, max(node.known, at), upper
         upper.children[node.key] = node
@@ -323,10 +327,11 @@ class WaitingPrompts:
         first = min(ending[0] if ending else NOBODY, node.first_of_children())
         if node.hidden or first == NOBODY:
             node.first, node.best = NOBODY, NO_RANK
-        elif node.known < node.depth:
-            node.first, node.best = first, (-node.known, first)
         else:
-            node.first, node.best = first, min(node.best_of_warm_children(), (-node.depth, first))
+            share, best = node.best_of_warm_children() if node.known == node.depth else NO_RANK
+            if node.start >= 0:  # else it stands for a namespace, or all of them
+                share = (node.start - node.known) / node.num_below
+            node.first, node.best = first, (share, first if best == NOBODY else best)
         return (node.first, node.best) != before
 
     def _refresh(self, node: PromptNode, highest: PromptNode | None = None) -> None:
@@ -341,6 +346,14 @@ class WaitingPrompts:
             if above.parent is not None:
                 above.parent.file(above)
             above = above.parent
+
+    def _count(self, node: PromptNode, change: int) -> None:
+        """More or fewer prompts end at a node."""
+        above: PromptNode | None = node
+        while above is not None:
+            above.num_below += change
+            above = above.parent
+        self._refresh(node, self._top)
 
     # -- integrity ------------------------------------------------------------------------------------------------
 
