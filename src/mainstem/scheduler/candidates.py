@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mainstem.scheduler.output import SchedulerOutput
 from mainstem.scheduler.request import Request
-from mainstem.scheduler.waiting import WaitingQueue
+from mainstem.scheduler.tenants import TenantQueues
 from mainstem.tree import PrefixCache, common_length
 
 # A reply is expected to be as long as the last ones were, of which about so many are remembered; the first is guessed.
@@ -91,7 +91,7 @@ class Candidates:
         reserve: slots of what is cached that nobody who waits may take at the moment.
     """
 
-    def __init__(self, cache: PrefixCache, waiting: WaitingQueue) -> None:
+    def __init__(self, cache: PrefixCache, waiting: TenantQueues) -> None:
         self.reserve = 0
         self._cache = cache
         self._waiting = waiting

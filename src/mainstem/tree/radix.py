@@ -101,6 +101,7 @@ class RadixCache(PrefixCache):
             if node.locks == 0:
                 self._order.remove(node)
                 self._evictable -= len(node.key)
+                node.space.account.locked += len(node.key)
             node.locks += 1
             node = node.parent
 
@@ -120,6 +121,7 @@ class RadixCache(PrefixCache):
             if node.locks == 0:
                 self._order.add(node, now)
                 self._evictable += len(node.key)
+                node.space.account.locked -= len(node.key)
             node = node.parent
 
     def insert(self, tokens: Tokens, namespace: Namespace = (), *, slots: SlotArray | None = None) -> InsertResult:
@@ -166,6 +168,10 @@ class RadixCache(PrefixCache):
             tuple(part for _, part in account.key): account.tokens  # type: ignore[misc]
             for account in list(self._order.accounts.values())  # other threads may ask
         }
+
+    def locked_tokens(self, tenant: NamespaceKey) -> int:
+        account = self._order.accounts.get(tenant)
+        return 0 if account is None else account.locked
 
     def evict(self, n: int) -> int:
         if n < 0:
