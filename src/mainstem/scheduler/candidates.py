@@ -16,7 +16,7 @@ from mainstem.tree import PrefixCache, common_length
 # A reply is expected to be as long as the last ones were, of which about so many are remembered; the first is guessed.
 REPLIES_REMEMBERED, FIRST_GUESS = 32, 64.0
 # What a token of a reply keeps others waiting for, in tokens of a prompt, which are computed many at once.
-REPLY_WEIGHT = 2.0
+REPLY_WEIGHT = 2.5
 
 
 class Donor(NamedTuple):

@@ -157,6 +157,7 @@ class WaitingPrompts:
         node.num_ending += 1
         self._at[order] = node
         self._count(node, 1)
+        self._refresh(node, self._top)
         self.learn(namespace, tokens[:known])
 
     def remove(self, order: int) -> None:
@@ -164,7 +165,7 @@ class WaitingPrompts:
         node = self._at.pop(order)
         node.num_ending -= 1
         self._count(node, -1)
-        self._refresh(self._prune(node))
+        self._refresh(self._prune(node), self._top)
 
     # -- what is known of them ------------------------------------------------------------------------------------
 
@@ -203,6 +204,11 @@ class WaitingPrompts:
         for node in reversed(cooled):
             self._survey(node)
         self._refresh(lowest, highest)
+
+    def matched(self, namespace: NamespaceKey, tokens: TokenArray) -> int:
+        """How many leading tokens of these some prompt has too."""
+        root = self._top.children.get(namespace)
+        return 0 if root is None else self._descend(root, tokens)[1]
 
     def known(self, order: int) -> int:
         """How many leading tokens of a prompt are known."""
@@ -353,7 +359,6 @@ class WaitingPrompts:
         while above is not None:
             above.num_below += change
             above = above.parent
-        self._refresh(node, self._top)
 
     # -- integrity ------------------------------------------------------------------------------------------------
 
@@ -369,20 +374,21 @@ class WaitingPrompts:
         ending: dict[PromptNode, list[int]] = {}
         for order, node in self._at.items():
             ending.setdefault(node, []).append(order)
-        below: dict[PromptNode, list[Rank]] = {}
         for node in reversed(nodes):
+            children = node.children.values()
             assert node.num_ending == len(ending.get(node, ())), "prompts that end at a node are miscounted"
+            assert node.num_below == node.num_ending + sum(child.num_below for child in children), "some are miscounted"
             assert node.start <= node.known <= node.depth, "more of an edge is known than it has"
-            ranks = [(-node.known, order) for order in ending.get(node, ())]
             for key, child in node.children.items():
                 assert child.parent is node, "a child has another parent"
                 assert child.key == key, "a child is in the wrong place"
                 assert node.known == node.depth or not child.warm, "known tokens begin below unknown ones"
-                all_known = node.known == node.depth
-                ranks += [(rank if all_known else -node.known, order) for rank, order in below.pop(child)]
-            assert ranks or node is self._top, "nobody waits at a node"
-            assert node.num_ending or len(node.children) > 1 or node.depth <= 0, "a node could be one with its child"
-            below[node] = ranks
-            assert node.first == min((order for _, order in ranks), default=NOBODY), "the first of a node is wrong"
-            assert node.best == min(ranks, default=NO_RANK), "the best of a node is wrong"
-        assert set(self._at) == {order for _, order in below[self._top]}, "a prompt is lost"
+            assert node.num_below or node is self._top, "nobody waits at a node"
+            assert node.num_ending or len(children) > 1 or node.depth <= 0, "a node could be one with its child"
+            first = min([*ending.get(node, ()), *(child.first for child in children)], default=NOBODY)
+            assert node.first == first, "the first of a node is wrong"
+            share, best = min((child.best for child in children if child.warm), default=NO_RANK)
+            if node.start >= 0:
+                share = (node.start - node.known) / node.num_below
+            assert node.best == (share, first if best == NOBODY else best), "the best of a node is wrong"
+        assert self._top.num_below == len(self._at), "a prompt is lost"
