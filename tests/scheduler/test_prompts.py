@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -97,7 +95,8 @@ class PromptsMachine(RuleBasedStateMachine):
                 by_token.setdefault(tokens[depth], {})[order] = tokens
         ranks = []
         for below in by_token.values():
-            end = len(os.path.commonprefix(list(below.values())))
+            one = array(next(iter(below.values())))
+            end = min(common_length(one, array(tokens)) for tokens in below.values())
             known = min(end, max(self.known_of(namespace, tokens[:end]) for tokens in below.values()))
             first = min((order for order in below if order in visible), default=NOBODY)
             if known > depth and first != NOBODY:
