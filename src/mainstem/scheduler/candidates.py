@@ -112,6 +112,11 @@ class Candidates:
         request = self._waiting.next(work_of)
         return None if request is None else considered.get(request) or self.consider(request, donors)
 
+    def first_of(self, requests: Collection[Request], donors: Donors) -> Candidate | None:
+        """The first of these waiting requests that is not passed over."""
+        seen = [request for request in requests if not self._waiting.is_hidden(request)]
+        return self.consider(min(seen, key=lambda request: request.order), donors) if seen else None
+
     def consider(self, request: Request, donors: Donors) -> Candidate:
         """What it would take to let a request in."""
         donor = self._donor_of(request, donors)

@@ -229,6 +229,13 @@ class WaitingPrompts:
         """The place of the prompt of which most is known, the first of equals; NOBODY if none can be seen."""
         return self._top.best[1]
 
+    def is_hidden(self, order: int) -> bool:
+        """Whether the prompt at this place is not to be seen."""
+        node: PromptNode | None = self._at[order]
+        while node is not None and not node.hidden:
+            node = node.parent
+        return node is not None
+
     def hide(self, namespace: NamespaceKey, tokens: TokenArray, length: int) -> None:
         """Hide whoever begins with the first `length` of these tokens, one at least."""
         root = self._top.children.get(namespace)

@@ -228,6 +228,10 @@ class TenantQueues:
         self._changed.add(queue)
         queue.hide_one(request)
 
+    def is_hidden(self, request: Request) -> bool:
+        """Whether this request is passed over."""
+        return self.tenant_of(request).queue.is_hidden(request)
+
     def show_all(self) -> None:
         """Nobody is hidden any more, and nobody deferred or favoured."""
         for queue in self._changed:

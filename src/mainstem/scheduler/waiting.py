@@ -89,6 +89,10 @@ class WaitingQueue:
         """Pass over this request and those that go on from it, until `show_all`."""
         self._prompts.hide_one(request.order)
 
+    def is_hidden(self, request: Request) -> bool:
+        """Whether this request is passed over."""
+        return self._prompts.is_hidden(request.order)
+
     def show_all(self) -> None:
         """Nobody is hidden any more."""
         self._prompts.show_all()
