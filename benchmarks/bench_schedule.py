@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.measuring import keep
 from mainstem.bench.distinct import endless_cache
-from mainstem.bench.drive import CallRecord, Seconds, drive
-from mainstem.bench.machines import VirtualMachine, made_up_reply
+from mainstem.bench.drive import CallRecord, drive
+from mainstem.bench.machines import Seconds, VirtualMachine, made_up_reply
 from mainstem.bench.plots import save_picture
 from mainstem.bench.workload import Call, Workload
 from mainstem.bench.workloads.agent import agent
