@@ -145,6 +145,10 @@ class Conversations:
         """Whether a waiting request continues a conversation whose prefix is kept."""
         return request in self._returned and self._returned[request].handle is not None
 
+    def waiting(self) -> list[Request]:
+        """The requests that continue one whose prefix is kept."""
+        return [request for request, conversation in self._returned.items() if conversation.handle is not None]
+
     def left(self, request: Request) -> None:
         """A request waits no longer: it runs, with a lock of its own, or was taken back."""
         conversation = self._returned.pop(request, None)

@@ -30,8 +30,6 @@ from mainstem.tree import PrefixCache, PrefixHandle, Reuse
 DECODE_RESERVATION = 64
 # Share of the pool that a new request must leave for those that already run, so that they are not preempted at once.
 ADMISSION_HEADROOM = 0.01
-# Most requests that are passed over in a step because conversations take up the room that they need.
-MOST_PASSED_OVER = 8
 # Most tokens whose logits are wanted for scoring in one step; a row of logits is as wide as the vocabulary.
 MAX_SCORED_TOKENS = 256
 
@@ -375,7 +373,8 @@ class Scheduler:
     def _admit(self, output: SchedulerOutput, budget: int) -> None:
         """Let waiting requests in, in the order of the queue.
 
-        Those that wait for tokens that another is computing are passed over; one that lacks memory holds up the rest.
+        Those that wait for tokens that another is computing are passed over; one that lacks memory holds up the rest,
+        but for those that continue conversations whose prefixes are kept.
         """
         self._lacks_memory = None
         if budget:
@@ -385,13 +384,15 @@ class Scheduler:
         donors = Donors(output, self.running if self.cache.reuse is Reuse.COMPUTED else ())
         for donor in donors.requests:
             self._candidates.pass_over(donor, donors)
-        passed_over = 0
         while budget:
             # While others run, some of what is cached is not for the taking.
             self._candidates.reserve = int(self.cache_reserve * self.cache.capacity) if self.running else 0
             if self._full and not self.shares.claims_on_seats:
                 break
-            candidate = self._candidates.next(donors)
+            if self._lacks_memory is None:
+                candidate = self._candidates.next(donors)
+            else:  # it waits until conversations end; turns of these may be next
+                candidate = self._candidates.first_of(self.conversations.waiting(), donors)
             if candidate is None:
                 break
             if self._full:
@@ -402,13 +403,9 @@ class Scheduler:
                 continue
             scheduled = self._try_admit(candidate, budget, output)
             if scheduled == 0:
-                self._lacks_memory = candidate.request
+                self._lacks_memory = self._lacks_memory or candidate.request
                 self._note_claim(candidate)
-                if len(self.conversations) == 0 or passed_over == MOST_PASSED_OVER:
-                    break
-                # It waits until conversations end; one of these may be next.
                 self.waiting.hide_one(candidate.request)
-                passed_over += 1
                 continue
             budget -= scheduled
             if self.cache.reuse is Reuse.COMPUTED:

@@ -23,7 +23,15 @@ import numpy as np
 from mainstem.errors import ConfigError
 from mainstem.scheduler.request import Request
 from mainstem.scheduler.waiting import WaitingQueue
-from mainstem.tree import EvictionReason, Namespace, NamespaceKey, PrefixCache, RadixCache, namespace_key
+from mainstem.tree import (
+    EvictionReason,
+    Namespace,
+    NamespaceKey,
+    PrefixCache,
+    RadixCache,
+    TokenArray,
+    namespace_key,
+)
 from mainstem.tree.node import Node
 from mainstem.tree.tenancy import is_public, tenant_key
 
@@ -82,6 +90,8 @@ class TenantQueues:
                     "longest prefix first follows the radix tree; with another prefix cache, use fcfs or dfs"
                 )
             cache.on_evict.append(self._evicted)
+        if order.keeps_wanted and isinstance(cache, RadixCache):
+            cache.wanted = self._wanted
         self.defers: Callable[[Tenant], bool] = lambda _: False
         self._make = partial(order, cache, lenience)
         self._by_tenant = by_tenant
@@ -238,6 +248,10 @@ class TenantQueues:
         self._changed.add(queue)
         queue.hide_one(request)
 
+    def is_hidden(self, request: Request) -> bool:
+        """Whether this request is passed over."""
+        return self.tenant_of(request).queue.is_hidden(request)
+
     def show_all(self) -> None:
         """Nobody is hidden any more, and nobody deferred or favoured."""
         for queue in self._changed:
@@ -293,20 +307,28 @@ class TenantQueues:
 
     def _evicted(self, leaf: Node, kept: int, _: EvictionReason) -> None:
         namespace = leaf.space.namespace
+        told = self._who_waits_in(namespace)
+        if told:
+            tokens = _tokens_to(leaf)
+            for tenant in told:
+                tenant.queue.evicted(namespace, tokens, len(tokens) - len(leaf.key) + kept)
+
+    def _wanted(self, leaf: Node) -> int:
+        """How many tokens of a leaf's edge requests that wait begin with."""
+        namespace = leaf.space.namespace
+        who = self._who_waits_in(namespace)
+        if not who:
+            return 0
+        tokens = _tokens_to(leaf)
+        most = max(tenant.queue.wanted(namespace, tokens) for tenant in who)
+        return max(most - len(tokens) + len(leaf.key), 0)
+
+    def _who_waits_in(self, namespace: NamespaceKey) -> list[Tenant]:
+        """Whose waiting requests may use what is in a namespace of the tree."""
         if is_public(namespace):
-            told = list(self._waiting.values())
-        else:
-            tenant = self._waiting.get(tenant_key(namespace) if self._by_tenant else ())
-            told = [] if tenant is None else [tenant]
-        if not told:
-            return
-        edges, node = [], leaf
-        while node.parent is not None:
-            edges.append(node.key)
-            node = node.parent
-        tokens = np.concatenate(edges[::-1])
-        for tenant in told:
-            tenant.queue.evicted(namespace, tokens, len(tokens) - len(leaf.key) + kept)
+            return list(self._waiting.values())
+        tenant = self._waiting.get(tenant_key(namespace) if self._by_tenant else ())
+        return [] if tenant is None else [tenant]
 
     def check_integrity(self) -> None:
         """Between two steps: every queue is in order, and every tenant who waits has a turn.
@@ -322,3 +344,8 @@ class TenantQueues:
             assert not tenant.queue or (key, tenant.served) in turns, f"{key} waits and has no turn"
         assert not self._aside, "somebody is left aside"
         assert not self._deferred, "somebody is left deferred"
+
+
+def _tokens_to(leaf: Node) -> TokenArray:
+    """All tokens from the root to a leaf's end."""
+    return np.concatenate([node.key for node in leaf.path()])

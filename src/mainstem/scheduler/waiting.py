@@ -28,9 +28,11 @@ class WaitingQueue:
 
     Attributes:
         follows_tree: whether it is to be told what leaves the tree, and so needs one.
+        keeps_wanted: whether what somebody who waits begins with leaves the tree after what nobody does.
     """
 
     follows_tree: ClassVar[bool] = False
+    keeps_wanted: ClassVar[bool] = False
 
     def __init__(self, cache: PrefixCache, lenience: float = 1.0) -> None:  # noqa: ARG002 - of use to other orders
         self._requests: dict[int, Request] = {}
@@ -87,6 +89,10 @@ class WaitingQueue:
         """Pass over this request and those that go on from it, until `show_all`."""
         self._prompts.hide_one(request.order)
 
+    def is_hidden(self, request: Request) -> bool:
+        """Whether this request is passed over."""
+        return self._prompts.is_hidden(request.order)
+
     def show_all(self) -> None:
         """Nobody is hidden any more."""
         self._prompts.show_all()
@@ -112,6 +118,13 @@ class WaitingQueue:
     def withdrawn(self, request: Request) -> None:
         """Not all of a request's tokens came into the cache that were said to."""
 
+    def wanted(self, namespace: NamespaceKey, tokens: TokenArray) -> int:
+        """How many of these tokens somebody who waits begins with."""
+        namespaces = [namespace]
+        if is_public(namespace):
+            namespaces += [private for private in self._prompts.namespaces() if public_part(private) == namespace]
+        return max(self._prompts.matched(one, tokens) for one in namespaces)
+
     def evicted(self, namespace: NamespaceKey, tokens: TokenArray, length: int) -> None:
         """Of these tokens only the first `length` are still in the tree; told to those who follow it."""
 
@@ -134,6 +147,8 @@ class WaitingQueue:
 
 class DepthFirst(WaitingQueue):
     """The tree of waiting prompts depth first: next is who has most in common with the one that was let in last."""
+
+    keeps_wanted = True
 
     def __init__(self, cache: PrefixCache, lenience: float = 1.0) -> None:
         super().__init__(cache, lenience)
@@ -160,6 +175,7 @@ class LongestPrefix(WaitingQueue):
     """
 
     follows_tree = True
+    keeps_wanted = True
 
     def __init__(self, cache: PrefixCache, lenience: float = 1.0) -> None:
         super().__init__(cache, lenience)
