@@ -25,6 +25,7 @@ SYSTEM = (
 QUESTION = "Find the river that runs to the sea, and say where it begins, how long it is and what it carries."
 LONG = f"{QUESTION} And then do the same for each river that runs into it, however short it is."
 TTL_S = 0.3
+EXPIRED = 'mainstem_prefix_cache_evicted_tokens_total{reason="expired"}'
 TENANTS = ("openai-1", "openai-2", "anthropic-1", "anthropic-2", "alice", "bob")
 
 
@@ -126,10 +127,12 @@ def idle(tiny_model: Path) -> Iterator[BackgroundServer]:
 @both
 def test_a_conversation_that_was_idle(idle: BackgroundServer, who: str, ask: Ask) -> None:
     system = SYSTEM.format(who)
+    with httpx.Client(base_url=idle.url) as http:
+        expired = metric(http, EXPIRED)
     first = ask(idle, system, QUESTION, key="none", after=None)
     watch = Watch(idle, "expired")
     with httpx.Client(base_url=idle.url) as http:
-        wait_until(lambda: metric(http, 'mainstem_kv_slots{state="evictable"}') == 0, seconds=20.0)
+        wait_until(lambda: metric(http, EXPIRED) - expired >= first.uncached, seconds=20.0)
     again = ask(idle, system, QUESTION, key="none", after=first.id)
     assert again.told == "unavailable"
     assert again.misses == {"expired": again.uncached - 1, "rounding": 1}
@@ -141,8 +144,8 @@ def test_a_conversation_that_was_idle(idle: BackgroundServer, who: str, ask: Ask
 
 @pytest.fixture(scope="module")
 def small(tiny_model: Path) -> Iterator[BackgroundServer]:
-    kv_memory = kv_memory_for(400)
-    with serving(tiny_model, kv_memory=kv_memory, max_model_len=400, high_watermark=1.0) as server:
+    pool: dict[str, Any] = {"kv_memory": kv_memory_for(400), "kv_dtype": "float32"}
+    with serving(tiny_model, **pool, max_model_len=400, high_watermark=1.0) as server:
         yield server
 
 
