@@ -23,7 +23,7 @@ COMMON_SHARE = 0.01
 ERRORS = ("both", "false", "missed")
 """Which errors there are in what requests say."""
 SEED = 0
-"""Of the errors in what is said."""
+"""Of the errors in what is said, if nothing else is asked for."""
 
 
 class Turn(NamedTuple):
@@ -76,9 +76,19 @@ def find_turns(trace: BlockTrace) -> list[Turn]:
     return [Turn(session, last[session] == index) for index, session in enumerate(sessions)]
 
 
-def hits_with_end_bit(trace: BlockTrace, turns: Sequence[Turn], end_bit: EndBit, capacity: int) -> Iterator[int]:
-    """Hits of the radix tree, in blocks, one request after another, each of which says whether it is the last."""
-    errors = random.Random(SEED)
+def hits_with_end_bit(
+    trace: BlockTrace, turns: Sequence[Turn], end_bit: EndBit, capacity: int, seed: int = SEED
+) -> Iterator[int]:
+    """Hits of the radix tree, in blocks, one request after another, each of which says whether it is the last.
+
+    Args:
+        trace: what is asked for.
+        turns: of its requests.
+        end_bit: how they say it.
+        capacity: in blocks.
+        seed: of the errors in what they say.
+    """
+    errors = random.Random(seed)
     cache = RadixCache(capacity)
     for request, turn in zip(trace.requests, turns, strict=True):
         ends = end_bit.says(turn.is_last, errors.random())
