@@ -11,6 +11,8 @@ It knows places in the queue and amounts of work, no requests.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,26 +28,46 @@ class Fairness:
         if not lenience >= 0:
             raise ValueError(f"lenience must not be negative, got {lenience}")
         self.lenience = lenience
-        self._orders: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        self._credit: npt.NDArray[np.float64] = np.empty(0, np.float64)
+        # Sorted by place, in the first `_num` of each; arrivals are mostly last, so that these cost no shift.
+        self._all_orders: npt.NDArray[np.int64] = np.empty(64, np.int64)
+        self._all_credit: npt.NDArray[np.float64] = np.empty(64, np.float64)
+        self._num = 0
+
+    @property
+    def _orders(self) -> npt.NDArray[np.int64]:
+        return self._all_orders[: self._num]
+
+    @property
+    def _credit(self) -> npt.NDArray[np.float64]:
+        return self._all_credit[: self._num]
 
     def add(self, order: int) -> None:
         """A request waits at this place."""
-        at = int(np.searchsorted(self._orders, order))
-        self._orders = np.insert(self._orders, at, order)
-        self._credit = np.insert(self._credit, at, 0.0)
+        num = self._num
+        if num == len(self._all_orders):
+            self._all_orders = np.concatenate([self._all_orders, np.empty_like(self._all_orders)])
+            self._all_credit = np.concatenate([self._all_credit, np.empty_like(self._all_credit)])
+        at = int(self._orders.searchsorted(order))
+        if at < num:
+            self._all_orders[at + 1 : num + 1] = self._all_orders[at:num]
+            self._all_credit[at + 1 : num + 1] = self._all_credit[at:num]
+        self._all_orders[at] = order
+        self._all_credit[at] = 0.0
+        self._num += 1
 
     def remove(self, order: int) -> None:
         """It waits no longer."""
-        at = int(np.searchsorted(self._orders, order))
-        self._orders = np.delete(self._orders, at)
-        self._credit = np.delete(self._credit, at)
+        num = self._num
+        at = int(self._orders.searchsorted(order))
+        self._all_orders[at : num - 1] = self._all_orders[at + 1 : num]
+        self._all_credit[at : num - 1] = self._all_credit[at + 1 : num]
+        self._num -= 1
 
     def allows(self, order: int, work: float) -> bool:
         """Whether everyone who waits before this place can bear that so much work goes first."""
-        if np.isinf(self.lenience):
+        if math.isinf(self.lenience):
             return True
-        earlier = self._credit[: int(np.searchsorted(self._orders, order))]
+        earlier = self._credit[: int(self._orders.searchsorted(order))]
         return len(earlier) == 0 or float(earlier.min()) >= work
 
     def note(self, order: int, work: float, before: int | None = None) -> None:
@@ -53,13 +75,14 @@ class Fairness:
 
         Negative work takes back what has been noted too much.
         """
-        if work == 0 or np.isinf(self.lenience):
+        if work == 0 or math.isinf(self.lenience):
             return
-        at = int(np.searchsorted(self._orders, order))
-        end = len(self._orders) if before is None else int(np.searchsorted(self._orders, before))
-        self._credit[: min(at, end)] -= work
-        self._credit[at:end] += self.lenience * work
+        orders, credit = self._orders, self._credit
+        at = int(orders.searchsorted(order))
+        end = len(orders) if before is None else int(orders.searchsorted(before))
+        credit[: min(at, end)] -= work
+        credit[at:end] += self.lenience * work
 
     def credit(self, order: int) -> float:
         """How much work of later ones the one at this place can still bear."""
-        return float(self._credit[int(np.searchsorted(self._orders, order))])
+        return float(self._credit[int(self._orders.searchsorted(order))])
