@@ -88,6 +88,10 @@ class PromptNode:
         """Whether any token of the edge is known."""
         return self.known > self.start
 
+    def holds(self, length: int) -> bool:
+        """Whether it is in the tree, and the first `length` of its tokens end on its edge or with it."""
+        return self.parent is not None and self.start < length <= self.depth
+
     def file(self, child: PromptNode) -> None:
         """Take note of what a child is worth now."""
         if child.first == NOBODY:
@@ -209,6 +213,26 @@ class WaitingPrompts:
         """How many leading tokens of these some prompt has too."""
         root = self._top.children.get(namespace)
         return 0 if root is None else self._descend(root, tokens)[1]
+
+    def find(self, namespace: NamespaceKey, tokens: TokenArray) -> PromptNode | None:
+        """The node on whose edge, or with which, these tokens end; None if no prompt begins with them."""
+        root = self._top.children.get(namespace)
+        if root is None:
+            return None
+        node, matched = self._descend(root, tokens)
+        return node if matched == len(tokens) else None
+
+    def matched_below(self, node: PromptNode, length: int, tokens: TokenArray) -> int:
+        """How many of these tokens some prompt has after the first `length` of a node that `holds` as many."""
+        matched = common_length(node.tokens[length : node.depth], tokens) if length < node.depth else 0
+        if length + matched < node.depth:
+            return matched
+        while matched < len(tokens) and (child := node.children.get(tokens.item(matched))) is not None:
+            node = child
+            matched += common_length(node.tokens[length + matched : node.depth], tokens[matched:])
+            if length + matched < node.depth:
+                break
+        return matched
 
     def known(self, order: int) -> int:
         """How many leading tokens of a prompt are known."""

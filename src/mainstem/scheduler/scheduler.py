@@ -515,8 +515,10 @@ class Scheduler:
             request.table.append(donor.request.table.slots[match.length : donor.common])
             request.num_computed = request.num_borrowed = donor.common
             request.lender = donor.request
-        elif self._uncomputed_pages and not self._uncomputed_pages.isdisjoint(match.slots[:: self.cache.page_size].tolist()):
-            request.num_borrowed = match.length
+        elif self._uncomputed_pages:
+            pages = match.slots[:: self.cache.page_size].tolist()
+            if not self._uncomputed_pages.isdisjoint(pages):
+                request.num_borrowed = match.length
         if request.num_borrowed:
             self._borrowers.append(request)
         if request.admitted_at is None:
