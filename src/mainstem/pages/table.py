@@ -65,6 +65,8 @@ class PageTable:
 
     def remap(self, slots: SlotArray) -> None:
         """Point the first `len(slots)` tokens at other slots that hold the same KV."""
+        if np.array_equal(self._slots[: len(slots)], slots):
+            return
         self._slots[: len(slots)] = slots
         self._runs = runs_of(self.slots)
 
