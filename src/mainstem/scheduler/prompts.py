@@ -161,8 +161,8 @@ class WaitingPrompts:
         node.num_ending += 1
         self._at[order] = node
         self._count(node, 1)
+        self._note_known(node, known)
         self._refresh(node, self._top)
-        self.learn(namespace, tokens[:known])
 
     def remove(self, order: int) -> None:
         """Take a prompt out."""
@@ -179,13 +179,20 @@ class WaitingPrompts:
         if root is None:
             return
         lowest, matched = self._descend(root, tokens)
-        highest: PromptNode | None = None
-        node: PromptNode | None = lowest
-        while node is not None and node.known < min(matched, node.depth):
-            node.known = min(matched, node.depth)
-            highest, node = node, node.parent
+        highest = self._note_known(lowest, matched)
         if highest is not None:
             self._refresh(lowest, highest)
+
+    def _note_known(self, lowest: PromptNode, known: int) -> PromptNode | None:
+        """So many tokens on the path to a node are known; the highest node for which that is new, if there is one."""
+        highest: PromptNode | None = None
+        node: PromptNode | None = lowest
+        while node is not None and node.start >= known:
+            node = node.parent
+        while node is not None and node.known < min(known, node.depth):
+            node.known = min(known, node.depth)
+            highest, node = node, node.parent
+        return highest
 
     def forget(self, namespace: NamespaceKey, tokens: TokenArray, length: int) -> None:
         """Nothing is known any more that begins with more than the first `length` of these tokens."""
