@@ -87,6 +87,8 @@ def decisions(schedule: str, queued: int, steps: int, tenants: int = 1) -> dict[
         setattr(waiting, name, queue.wrap(getattr(waiting, name)))
     waiting.next = queue.wrap(choices.wrap(waiting.next))  # type: ignore[method-assign]
     assert isinstance(scheduler.cache, RadixCache)
+    if scheduler.cache.wanted is not None:
+        scheduler.cache.wanted = queue.wrap(scheduler.cache.wanted)
     # Of those who are told what leaves the tree, only the queue is timed.
     scheduler.cache.on_evict[:] = [
         queue.wrap(listener) if getattr(listener, "__self__", None) is waiting else listener
@@ -218,22 +220,21 @@ def _hits(workload: Workload, records: Sequence[CallRecord]) -> float:
 HELD, TASKS, TOOL_WAIT_S = 8, 128, 1.0
 
 
-def concurrent(tasks: int, agents: int, seed: int = 0) -> Workload:
-    """So many agents at work at the same time, each on one task after the other."""
-    workload = agent(agents=tasks, vocab_size=VOCAB, seed=seed)
+def with_agents(workload: Workload, agents: int, pause_s: float, seed: int = 0) -> Workload:
+    """So many agents at work at the same time, each on one session after the other, with a pause before each turn."""
     last = {call.session: index for index, call in enumerate(workload.calls)}
     rng = np.random.default_rng(seed)
     calls = []
     for call in workload.calls:
         after = call.after if call.turn > 1 else last.get(call.session - agents)
-        wait = float(rng.exponential(TOOL_WAIT_S)) if after is not None else 0.0
+        wait = float(rng.exponential(pause_s)) if after is not None else 0.0
         calls.append(replace(call, after=after, wait=wait))
     return replace(workload, calls=tuple(calls))
 
 
 def concurrency(times: int, schedule: str, *, anti_thrash: bool) -> dict[str, Any]:
     """So many times as many agents at once as the pool holds conversations of full length."""
-    workload = concurrent(TASKS, times * HELD)
+    workload = with_agents(agent(agents=TASKS, vocab_size=VOCAB), times * HELD, TOOL_WAIT_S)
     ends: dict[int, int] = {}
     for call, length in zip(workload.calls, workload.prompt_lengths, strict=True):
         ends[call.session] = length + call.reply_tokens
