@@ -28,9 +28,9 @@ from mainstem.engine.core import EngineCore
 from mainstem.tree import RadixCache
 
 HELD = 3
-TASKS, TURNS = 12, 6
-HEAD, TASK, TOOL_OUTPUT, REPLY = 200, 40, (80, 120), 12
-PAUSE_S = 0.5
+TASKS, TURNS = 12, 5
+HEAD, TASK, TOOL_OUTPUT, REPLY = 200, 40, (80, 120), 6
+PAUSE_S = 0.3
 
 
 class WallMachine(EngineMachine):

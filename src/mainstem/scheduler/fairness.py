@@ -28,40 +28,50 @@ class Fairness:
         if not lenience >= 0:
             raise ValueError(f"lenience must not be negative, got {lenience}")
         self.lenience = lenience
-        # Sorted by place, in the first `_num` of each; arrivals are mostly last, so that these cost no shift.
+        # In order of their places, `_num` from `_begin` on, with room after them; who leaves near the beginning, or
+        # comes last, shifts next to nothing.
         self._all_orders: npt.NDArray[np.int64] = np.empty(64, np.int64)
         self._all_credit: npt.NDArray[np.float64] = np.empty(64, np.float64)
-        self._num = 0
+        self._begin = self._num = 0
 
     @property
     def _orders(self) -> npt.NDArray[np.int64]:
-        return self._all_orders[: self._num]
+        return self._all_orders[self._begin : self._begin + self._num]
 
     @property
     def _credit(self) -> npt.NDArray[np.float64]:
-        return self._all_credit[: self._num]
+        return self._all_credit[self._begin : self._begin + self._num]
 
     def add(self, order: int) -> None:
         """A request waits at this place."""
-        num = self._num
-        if num == len(self._all_orders):
-            self._all_orders = np.concatenate([self._all_orders, np.empty_like(self._all_orders)])
-            self._all_credit = np.concatenate([self._all_credit, np.empty_like(self._all_credit)])
-        at = int(self._orders.searchsorted(order))
-        if at < num:
-            self._all_orders[at + 1 : num + 1] = self._all_orders[at:num]
-            self._all_credit[at + 1 : num + 1] = self._all_credit[at:num]
-        self._all_orders[at] = order
-        self._all_credit[at] = 0.0
+        if self._begin + self._num == len(self._all_orders):
+            self._make_room()
+        at, end = self._begin + int(self._orders.searchsorted(order)), self._begin + self._num
+        for values, value in ((self._all_orders, order), (self._all_credit, 0.0)):
+            if at < end:
+                values[at + 1 : end + 1] = values[at:end]
+            values[at] = value
         self._num += 1
 
     def remove(self, order: int) -> None:
         """It waits no longer."""
-        num = self._num
-        at = int(self._orders.searchsorted(order))
-        self._all_orders[at : num - 1] = self._all_orders[at + 1 : num]
-        self._all_credit[at : num - 1] = self._all_credit[at + 1 : num]
+        begin, end = self._begin, self._begin + self._num
+        at = begin + int(self._orders.searchsorted(order))
+        is_early = at - begin < end - at
+        for values in (self._all_orders, self._all_credit):
+            if is_early:
+                values[begin + 1 : at + 1] = values[begin:at]
+            else:
+                values[at : end - 1] = values[at + 1 : end]
+        self._begin += is_early
         self._num -= 1
+
+    def _make_room(self) -> None:
+        """Begin at the front again, in arrays of at least twice the size of what is in them."""
+        size = max(64, 2 * self._num)
+        orders, credit = np.empty(size, np.int64), np.empty(size, np.float64)
+        orders[: self._num], credit[: self._num] = self._orders, self._credit
+        self._all_orders, self._all_credit, self._begin = orders, credit, 0
 
     def allows(self, order: int, work: float) -> bool:
         """Whether everyone who waits before this place can bear that so much work goes first."""

@@ -317,9 +317,9 @@ class TenantQueues:
 
     def _wanted(self, leaf: Node) -> int:
         """How many tokens of a leaf's edge requests that wait begin with; asked just before it goes, or is spared."""
-        who = self._who_waits_in(leaf.space.namespace)
-        self._asked_of = leaf
-        self._asked_for = max((tenant.queue.wanted(leaf) for tenant in who), default=0)
+        self._asked_of, self._asked_for = leaf, 0
+        for tenant in self._who_waits_in(leaf.space.namespace):
+            self._asked_for = max(self._asked_for, tenant.queue.wanted(leaf))
         return self._asked_for
 
     def _who_waits_in(self, namespace: NamespaceKey) -> list[Tenant]:
