@@ -170,14 +170,14 @@ class _Replay:
         return f'<tool_call>{{"name":{json.dumps(function["name"])}, "arguments":{written}}}</tool_call>'
 
 
-def _called(recording: Recording) -> list[dict[str, Any]]:
+def _called(recording: Recording) -> tuple[dict[str, Any], ...]:
     """Tools of the names that are called, if no tools are recorded."""
     if any(call.tools for call in recording.calls):
-        return []
+        return ()
     said = (message for call in recording.calls for message in (*call.messages, call.reply))
     names = {made["function"]["name"] for message in said for made in message.get("tool_calls") or ()}
-    parameters = {"type": "object"}
-    return [{"type": "function", "function": {"name": name, "parameters": parameters}} for name in sorted(names)]
+    functions = ({"name": name, "parameters": {"type": "object"}} for name in sorted(names))
+    return tuple({"type": "function", "function": function} for function in functions)
 
 
 class _Chain:

@@ -28,9 +28,27 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     Raises:
         InvalidRequest: naming the message that is wrong, and how.
     """
+    check_any(messages)
+    return tuple([_message(i, message) for i, message in enumerate(messages)])
+
+
+def check_any(messages: object) -> None:
+    """Refuse what is no list of messages.
+
+    Raises:
+        InvalidRequest: when it is not, or is empty.
+    """
     if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
         raise InvalidRequest("messages must be a list of at least one message", param="messages")
-    return tuple([_message(i, message) for i, message in enumerate(messages)])
+
+
+def add_message(messages: list[Message], at: int, message: Mapping[str, Any]) -> None:
+    """Read one more of the messages; see `reading`.
+
+    Raises:
+        InvalidRequest: as `read_messages`.
+    """
+    messages.append(_message(at, message))
 
 
 def read_placed(messages: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:

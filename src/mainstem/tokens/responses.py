@@ -37,6 +37,19 @@ def read_input(value: Any) -> tuple[Placed, ...]:
     return tuple(read)
 
 
+def add_item(messages: list[Message], at: int, item: Mapping[str, Any]) -> None:
+    """Read one more item of `input`, which may go on with the last message; see `reading`.
+
+    Raises:
+        InvalidRequest: as `read_input`.
+    """
+    message = _item(f"input[{at}]", item).message
+    if messages and _goes_on(messages[-1], message):
+        messages[-1] = _joined(messages[-1], message)
+    else:
+        messages.append(message)
+
+
 def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
     """The tools of a request; none if there are none.
 
@@ -93,15 +106,19 @@ def _goes_on(before: Message, message: Message) -> bool:
 
 
 def _merged(before: Placed, after: Placed) -> Placed:
-    message = Message(
-        role="assistant",
-        parts=before.message.parts + after.message.parts,
-        reasoning=before.message.reasoning,
-        tool_calls=before.message.tool_calls + after.message.tool_calls,
-        breakpoints=before.message.breakpoints
-        + tuple(mark._replace(part=len(before.parts) + mark.part) for mark in after.message.breakpoints),
-    )
+    message = _joined(before.message, after.message)
     return before._replace(message=message, parts=before.parts + after.parts, calls=before.calls + after.calls)
+
+
+def _joined(before: Message, after: Message) -> Message:
+    marks = tuple(mark._replace(part=len(before.parts) + mark.part) for mark in after.breakpoints)
+    return Message(
+        role="assistant",
+        parts=before.parts + after.parts,
+        reasoning=before.reasoning,
+        tool_calls=before.tool_calls + after.tool_calls,
+        breakpoints=before.breakpoints + marks,
+    )
 
 
 def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
