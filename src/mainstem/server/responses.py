@@ -88,7 +88,9 @@ def router(service: Service) -> APIRouter:
         def keep(response: dict[str, Any], said: Message) -> None:
             if body.store is not False:
                 # Earlier messages may have no other keeper by the time that this one goes.
-                size = sum(map(_size, (*messages, said))) + len(json.dumps(response, ensure_ascii=False))
+                size = sum(message.characters for message in (*messages, said)) + len(
+                    json.dumps(response, ensure_ascii=False)
+                )
                 stored = StoredResponse(response, (*messages, said), size)
                 service.responses.add(tenant, response["id"], stored)
 
@@ -195,11 +197,6 @@ def read_turn(service: Service, body: ResponsesBody, messages: tuple[Message, ..
         choice=_tool_choice(body.tool_choice, parallel=body.parallel_tool_calls is not False),
         schema=_schema(body.text),
     )
-
-
-def _size(message: Message) -> int:
-    said = sum(map(len, message.parts)) + len(message.reasoning or "")
-    return said + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
 
 
 def _earlier(service: Service, tenant: tuple[str, ...], response_id: str | None) -> tuple[Message, ...]:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 from jinja2.runtime import LoopContext, Macro, Undefined
 from jinja2.utils import missing
 
+from mainstem.tokens.conversation import Definition
 from mainstem.tokens.program import TemplateProgram, Variables, program
 
 _SCALARS = (str, int, float, bool, type(None))
@@ -160,6 +161,8 @@ class _Run:
                 return "given", name
         if type(value) is dict:
             return "dict", json.dumps(value)
+        if type(value) is Definition:
+            return "dict", value.as_json()
         return object()  # like no other
 
     def _frozen_in(self, value: Any) -> Any:
