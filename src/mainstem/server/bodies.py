@@ -65,54 +65,56 @@ async def read_conversation(service: Service, request: Request, kind: type[BodyT
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """A body that is remembered: its bytes up to the last item's end, and the rest of them."""
+    """A body that is remembered."""
 
     shelf: _Shelf
-    prefix: bytes
-    tail: bytes
     known: BodyBytes
 
     @property
+    def raw(self) -> bytes:
+        return self.known.raw
+
+    @property
     def size(self) -> int:
-        return COPIES * (len(self.prefix) + len(self.tail)) + ITEM_BYTES * len(self.known.ends)
+        return COPIES * len(self.raw) + ITEM_BYTES * len(self.known.ends)
 
     def common(self, raw: bytes) -> int:
         """How many of the first items a body has in common with this one."""
-        if raw.startswith(self.prefix):
-            return len(self.known.ends)
-        length = min(len(raw), len(self.prefix))
-        differ = np.frombuffer(raw, np.uint8, length) != np.frombuffer(self.prefix, np.uint8, length)
-        return bisect_right(self.known.ends, int(differ.argmax()) if differ.any() else length)
+        ends = self.known.ends
+        if raw.startswith(memoryview(self.raw)[: ends[-1]]):
+            return len(ends)
+        length = min(len(raw), ends[-1])
+        differ = np.frombuffer(raw, np.uint8, length) != np.frombuffer(self.raw, np.uint8, length)
+        return bisect_right(ends, int(differ.argmax()) if differ.any() else length)
 
 
 @dataclass(slots=True, eq=False)
 class _Shelf:
-    """Bodies of one kind in one namespace, by their bytes. None begins with all of another."""
+    """Bodies of one kind in one namespace, in the order of their bytes."""
 
     owner: _Owner
     key: tuple[Any, ...]
-    prefixes: list[bytes] = field(default_factory=list)
     kept: list[_Kept] = field(default_factory=list)
 
     def closest(self, raw: bytes) -> tuple[_Kept, int] | None:
         """The body with the most first items in common, and their number; None if none has any."""
-        found = [(kept, kept.common(raw)) for kept in self.near(raw)]
+        at = self._place(raw)
+        # In sorted order, whatever has the longest beginning in common is a neighbour.
+        found = [(kept, kept.common(raw)) for kept in self.kept[max(0, at - 1) : at + 1]]
         best = max(found, key=lambda pair: pair[1], default=None)
         return best if best is not None and best[1] else None
 
-    def near(self, raw: bytes) -> list[_Kept]:
-        """The neighbours in sorted order, among which are those that have the longest beginning in common."""
-        at = bisect_left(self.prefixes, raw)
-        return self.kept[max(0, at - 1) : at + 1]
-
     def put(self, kept: _Kept) -> None:
-        at = bisect_left(self.prefixes, kept.prefix)
-        self.prefixes.insert(at, kept.prefix)
-        self.kept.insert(at, kept)
+        self.kept.insert(self._place(kept.raw), kept)
 
     def take(self, kept: _Kept) -> None:
-        at = bisect_left(self.prefixes, kept.prefix)
-        del self.prefixes[at], self.kept[at]
+        at = self._place(kept.raw)
+        while self.kept[at] is not kept:
+            at += 1
+        del self.kept[at]
+
+    def _place(self, raw: bytes) -> int:
+        return bisect_left(self.kept, raw, key=lambda kept: kept.raw)
 
 
 @dataclass(slots=True, eq=False)
@@ -150,7 +152,7 @@ class BodyMemory:
         """Bytes that the bodies take, about."""
         return self._size
 
-    def parse(self, raw: bytes | bytearray, kind: type[BodyT], tenant: Tenant) -> BodyT:
+    def parse(self, raw: bytes, kind: type[BodyT], tenant: Tenant) -> BodyT:
         """What `parse_body` makes of a body.
 
         Raises:
@@ -158,7 +160,6 @@ class BodyMemory:
         """
         if self._max_bytes <= 0 or len(raw) < self._smallest:
             return parse_body(raw, kind)
-        raw = bytes(raw)
         salt = _salt(raw) if "cache_salt" in kind.model_fields else None
         try:
             body = self._go_on(raw, kind, tenant, salt)
@@ -180,22 +181,14 @@ class BodyMemory:
         known = body._bytes
         if not known.raw or len(known.read.items) != len(known.ends):
             return
-        prefix, tail = known.prefix, known.tail
-        known.raw = b""  # a copy of which is kept
+        if known.before is not None:
+            # What it goes on from is in it. The last one to go takes its shelf with it.
+            self._drop(known.before)
+            known.before = None
         key = (namespace, type(body))
-        owner = self._owners.get(tenant)
-        shelf = None if owner is None else owner.shelves.get(key)
-        if owner is not None and shelf is not None:
-            for near in shelf.near(prefix):
-                if near.prefix != prefix and near.prefix.startswith(prefix):  # it has gone on already
-                    owner.kept.move_to_end(near)
-                    return
-                if prefix.startswith(near.prefix):
-                    self._drop(near)
-        # The last one to go takes its shelf with it.
         owner = self._owners.setdefault(tenant, _Owner(tenant))
         shelf = owner.shelves.setdefault(key, _Shelf(owner, key))
-        kept = _Kept(shelf, prefix, tail, known)
+        kept = _Kept(shelf, known)
         shelf.put(kept)
         owner.kept[kept] = None
         owner.size += kept.size
@@ -209,8 +202,27 @@ class BodyMemory:
             for kept in list(owner.kept):
                 self._drop(kept)
 
+    def check_integrity(self) -> None:
+        """Verify that counts and order are right.
+
+        Raises:
+            AssertionError: when they are not.
+        """
+        assert self._size == sum(owner.size for owner in self._owners.values()) <= self._max_bytes, (
+            "sizes do not add up"
+        )
+        for owner in self._owners.values():
+            on_shelves = [kept for shelf in owner.shelves.values() for kept in shelf.kept]
+            assert len(on_shelves) == len(owner.kept) > 0, "shelves differ"
+            assert set(on_shelves) == set(owner.kept), "shelves differ"
+            assert owner.size == sum(kept.size for kept in on_shelves), "a tenant's sizes do not add up"
+            for shelf in owner.shelves.values():
+                assert [kept.raw for kept in shelf.kept] == sorted(kept.raw for kept in shelf.kept), "out of order"
+
     def _drop(self, kept: _Kept) -> None:
         shelf, owner = kept.shelf, kept.shelf.owner
+        if kept not in owner.kept:  # another request that goes on from it was faster
+            return
         shelf.take(kept)
         del owner.kept[kept]
         owner.size -= kept.size
@@ -235,14 +247,15 @@ class BodyMemory:
             return None
         ends = known.ends[:count] + items.ends
         tail = raw[ends[-1] :]
-        same = tail == kept.tail
+        same = tail == known.raw[known.ends[-1] :]
         rest = known.rest if same else self._rest(raw[: known.first], tail, kind)
         if rest is None or getattr(rest, "cache_salt", None) != salt:
             return None
         assert isinstance(rest, kind)
         read = known.read.first(count)
         body = rest.model_copy(update={kind.ITEMS: [*read.items, *new]})
-        body._bytes = BodyBytes(raw, known.first, ends, read, rest, known.tools if same else None)
+        before = kept if count == len(known.ends) else None
+        body._bytes = BodyBytes(raw, known.first, ends, read, rest, known.tools if same else None, before)
         kept.shelf.owner.kept.move_to_end(kept)
         return body
 

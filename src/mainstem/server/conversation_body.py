@@ -29,6 +29,7 @@ class BodyBytes:
         read: the first items, which were read earlier; all of them once they have been read.
         rest: the body without items; None if it is not to be remembered.
         tools: as they were read; None if they were not yet.
+        before: a remembered body, all of whose items are in this one.
     """
 
     raw: bytes = b""
@@ -37,14 +38,7 @@ class BodyBytes:
     read: ReadItems = NOTHING_READ
     rest: ConversationBody | None = None
     tools: tuple[Tool, ...] | None = None
-
-    @property
-    def prefix(self) -> bytes:
-        return self.raw[: self.ends[-1]]
-
-    @property
-    def tail(self) -> bytes:
-        return self.raw[self.ends[-1] :]
+    before: Any = None
 
 
 class ConversationBody(Body):

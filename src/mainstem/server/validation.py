@@ -35,7 +35,7 @@ class Body(BaseModel):
 BodyT = TypeVar("BodyT", bound=Body)
 
 
-def parse_body(raw: bytes | bytearray, kind: type[BodyT]) -> BodyT:
+def parse_body(raw: bytes, kind: type[BodyT]) -> BodyT:
     """The object in a body.
 
     Raises:
@@ -56,7 +56,7 @@ def parse_body(raw: bytes | bytearray, kind: type[BodyT]) -> BodyT:
         raise ApiError(400, _sentence(first), param=field_path(first["loc"]), code=_code(first)) from None
 
 
-Parse: TypeAlias = Callable[[bytearray, type[BodyT]], BodyT]
+Parse: TypeAlias = Callable[[bytes, type[BodyT]], BodyT]
 
 
 async def read_body(request: Request, kind: type[BodyT], *, limit: int, parse: Parse[BodyT] = parse_body) -> BodyT:
@@ -104,16 +104,17 @@ def _check_content_type(request: Request) -> None:
         )
 
 
-async def _read_bytes(request: Request, limit: int) -> bytearray:
+async def _read_bytes(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(int(declared), limit)
-    raw = bytearray()
+    chunks, length = [], 0
     async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > limit:
-            raise _too_large(len(raw), limit)
-    return raw
+        chunks.append(chunk)
+        length += len(chunk)
+        if length > limit:
+            raise _too_large(length, limit)
+    return b"".join(chunks)
 
 
 def _too_large(length: int, limit: int) -> ApiError:
