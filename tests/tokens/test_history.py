@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,14 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 MEANING = ReplyMeaning(Hermes(), ["look"])
 plain_ids = st.lists(st.integers(3, VOCAB_SIZE - 1), max_size=12)
 any_ids = st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=12)
+
+
+@pytest.fixture(scope="module", params=[1, 1000], autouse=True)
+def shortest(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every conversation is known in one piece, or none: nothing else may differ."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mainstem.tokens.history.SHORTEST", request.param)
+        yield
 
 
 @pytest.fixture(scope="module")

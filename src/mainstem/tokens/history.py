@@ -38,6 +38,7 @@ from mainstem.tokens.matching import (
 )
 from mainstem.tokens.seams import Seams
 from mainstem.tokens.tokenizer import TokenArray, Tokenizer
+from mainstem.tokens.trails import SHORTEST, Trail, Trails
 
 # Ends of prompts that are looked at after one history; templates write one, or a few.
 MAX_OPENINGS = 16
@@ -70,6 +71,7 @@ class _Node:
         parent: the history before that part; None at a namespace's root.
         namespace: whose root it is, if it is one.
         openings: what the prompts wrote after this history before the reply began, with the replies by their text.
+        trail: the history in one piece, if it is a long one and the last of its conversation.
     """
 
     parent: _Node | None
@@ -77,6 +79,7 @@ class _Node:
     namespace: tuple[Hashable, ...] = ()
     children: dict[str, _Node] = field(default_factory=dict)
     openings: OrderedDict[str, Opening] = field(default_factory=OrderedDict)
+    trail: Trail | None = None
 
     @property
     def size(self) -> int:
@@ -103,6 +106,7 @@ class TokenHistory:
         # The least recently used first. What hangs on a node is used before it, so the first entry is always a leaf.
         self._entries: OrderedDict[_Node | Reply, int] = OrderedDict()
         self._bytes = 0
+        self._trails = Trails()
         self._prompts = self._known_tokens = self._new_tokens = 0
 
     def stats(self) -> HistoryStats:
@@ -122,16 +126,20 @@ class TokenHistory:
             InvalidRequest: when a text is not valid Unicode.
         """
         with self._lock:
-            used, rest = self._known(text, namespace, meaning)
+            trail = self._trails.find(namespace, text)
+            used, rest = self._known(text, namespace, meaning, trail)
         new = [] if rest is None else self._seams.cut(rest)
         encoded = self._seams.encode(new, at_start=not used)
         used += [Part(part, part, ids, "new") for part, ids in zip(new, encoded, strict=True)]
-        ids = np.concatenate([part.ids for part in used])
-        prompt = KnownPrompt(ids, "".join([part.text for part in used]), namespace, tuple(used[:-1]), used[-1])
+        after = used if trail is None else used[len(trail.parts) :]
+        ids = np.concatenate([*([] if trail is None else [trail.ids]), *[part.ids for part in after]])
+        whole = "".join([*([] if trail is None else [trail.text]), *[part.text for part in after]])
+        prompt = KnownPrompt(ids, whole, namespace, tuple(used[:-1]), used[-1], text, trail)
+        tokenized = sum(map(len, encoded))
         with self._lock:
             self._prompts += 1
-            self._new_tokens += prompt.tokenized
-            self._known_tokens += len(ids) - prompt.tokenized
+            self._new_tokens += tokenized
+            self._known_tokens += len(ids) - tokenized
         return prompt
 
     def remember(self, prompt: KnownPrompt, ids: Iterable[int], text: str) -> None:
@@ -151,9 +159,7 @@ class TokenHistory:
         if count < len(generated):
             end_id = None
         with self._lock:
-            node = self._root(prompt.namespace)
-            for part in prompt.settled:
-                node = self._child(node, part)
+            node = self._settle(prompt)
             if count:
                 kept = np.array(generated[:count], np.int32)
                 said = self._tokenizer.spell(kept).text
@@ -166,14 +172,14 @@ class TokenHistory:
     # -- looking up ---------------------------------------------------------------------------------------------------
 
     def _known(
-        self, text: str, namespace: tuple[Hashable, ...], meaning: Meaning | None
+        self, text: str, namespace: tuple[Hashable, ...], meaning: Meaning | None, trail: Trail | None
     ) -> tuple[list[Part], str | None]:
         """The parts that are known, from the first on, and the text after them; None if the last part is known too."""
-        used: list[Part] = []
-        node = self._roots.get(namespace)
+        used: list[Part] = [] if trail is None else list(trail.parts)
+        node = self._roots.get(namespace) if trail is None else trail.node
         if node is None:
             return used, text
-        at = 0
+        at = 0 if trail is None else len(trail.rendered)
         while (child := self._next(node, text, at)) is not None:
             used.append(child.part)
             at += len(child.part.rendered)
@@ -233,6 +239,38 @@ class TokenHistory:
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 
+    def _settle(self, prompt: KnownPrompt) -> _Node:
+        """Keep the parts before a prompt's opening; returns where they end."""
+        trail = prompt.trail if prompt.trail is not None and prompt.trail.node in self._entries else None
+        node: _Node = self._root(prompt.namespace) if trail is None else trail.node
+        parts = [] if trail is None else list(trail.parts)
+        same = True
+        for part in prompt.settled[len(parts) :]:
+            node = self._child(node, part)
+            same = same and node.part.ids is part.ids
+            parts.append(node.part)
+        if same and len(parts) >= SHORTEST:
+            self._put_together(prompt, node, tuple(parts))
+        return node
+
+    def _put_together(self, prompt: KnownPrompt, node: _Node, parts: tuple[Part, ...]) -> None:
+        opening = prompt.opening
+        rendered = prompt.rendered[: len(prompt.rendered) - len(opening.rendered)]
+        text = prompt.text[: len(prompt.text) - len(opening.text)]
+        ids = prompt.ids[: len(prompt.ids) - len(opening.ids)]
+        if node.trail is not None or self._trails.goes_on(prompt.namespace, rendered):
+            return
+        node.trail = Trail(node, prompt.namespace, rendered, rendered if text == rendered else text, ids, parts)
+        self._resize(node, node.trail.size)
+        before = self._trails.add(node.trail)
+        if before is not None:
+            before.node.trail = None
+            self._resize(before.node, -before.size)
+
+    def _resize(self, node: _Node, by: int) -> None:
+        self._entries[node] += by
+        self._bytes += by
+
     def _root(self, namespace: tuple[Hashable, ...]) -> _Node:
         root = self._roots.get(namespace)
         if root is None:
@@ -272,6 +310,8 @@ class TokenHistory:
 
     def _drop(self, entry: _Node | Reply) -> None:
         self._bytes -= self._entries.pop(entry)
+        if isinstance(entry, _Node) and entry.trail is not None:
+            self._trails.remove(entry.trail)
         if isinstance(entry, Reply):
             openings = entry.openings
             replies = openings[entry.opening].replies

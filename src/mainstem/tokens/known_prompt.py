@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from mainstem.tokens.tokenizer import TokenArray
 
@@ -46,6 +46,8 @@ class KnownPrompt:
         text: what they spell, which differs from the rendered text where a reply's own spelling was kept.
         namespace: whose history it used.
         settled, opening: its parts; the last one is where the reply begins.
+        rendered: what the template wrote.
+        trail: what its first parts were known by, if they were known in one piece.
     """
 
     ids: TokenArray
@@ -53,6 +55,8 @@ class KnownPrompt:
     namespace: tuple[Hashable, ...]
     settled: tuple[Part, ...]
     opening: Part
+    rendered: str = ""
+    trail: Any = None
 
     @property
     def spans(self) -> tuple[Span, ...]:

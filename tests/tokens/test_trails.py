@@ -1,0 +1,110 @@
+"""A history known in one piece is the one that is known part by part."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainstem.tokens import KnownPrompt, TokenHistory, Tokenizer
+from mainstem.tokens.trails import Trail, Trails
+from tests.support.tiny_models import save_tiny_tokenizer
+from tests.tokens.test_history import END, MEANING
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer.load(save_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+def trail(rendered: str, namespace: tuple[str, ...] = ()) -> Trail:
+    return Trail(None, namespace, rendered, rendered, np.empty(0, np.int32), ())
+
+
+def test_the_one_that_a_text_begins_with_is_found() -> None:
+    trails = Trails()
+    kept = [trail(text) for text in ("abc", "abd", "b", "ab!")]
+    for one in kept:
+        assert trails.add(one) is None
+    assert trails.find((), "abcdef") is kept[0]
+    assert trails.find((), "abd") is kept[1]
+    assert trails.find((), "bbb") is kept[2]
+    assert trails.find((), "ab") is None
+    assert trails.find(("other",), "abcdef") is None
+
+
+def test_a_longer_one_takes_the_place_of_its_beginning() -> None:
+    trails = Trails()
+    first, second = trail("ab"), trail("abc")
+    trails.add(first)
+    assert trails.add(second) is first
+    assert trails.goes_on((), "ab")
+    assert trails.find((), "abd") is None
+
+
+class Said:
+    """A history that is told what another is told, and asked what it is asked."""
+
+    def __init__(self, tokenizer: Tokenizer, shortest: int, entries: int) -> None:
+        self.shortest = shortest
+        self.history = TokenHistory(tokenizer, max_entries=entries, max_bytes=2**40)
+
+    def ask(self, text: str) -> KnownPrompt:
+        return self.history.encode(text, meaning=MEANING)
+
+    def remember(self, prompt: KnownPrompt, ids: list[int], text: str) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("mainstem.tokens.history.SHORTEST", self.shortest)
+            self.history.remember(prompt, ids, text)
+
+    def check(self) -> None:
+        kept = self.history._entries
+        assert self.history._bytes == sum(kept.values())
+        for trails in self.history._trails._sorted.values():
+            assert [one.rendered for one in trails] == sorted(one.rendered for one in trails)
+            for one in trails:
+                assert one.node in kept
+                assert one.node.trail is one
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_prompts_are_the_same_with_and_without(tokenizer: Tokenizer, seed: int) -> None:
+    rng = random.Random(seed)
+    entries = rng.choice([5, 20, 1000])
+    both = [Said(tokenizer, 1, entries), Said(tokenizer, 10**6, entries)]
+    conversations = [[{"role": "user", "content": "Where?"}]]
+    found = 0
+    for _ in range(14):
+        messages = list(rng.choice(conversations))
+        if rng.random() < 0.2:
+            messages[rng.randrange(len(messages))] = {"role": "user", "content": rng.choice(["edited", "Where?"])}
+        text = tokenizer.render_chat(messages)
+        prompts = [said.ask(text) for said in both]
+        found += prompts[0].trail is not None
+        assert prompts[0].ids.tolist() == prompts[1].ids.tolist()
+        assert prompts[0].text == prompts[1].text
+        assert prompts[0].spans == prompts[1].spans
+        ids = [*(rng.randrange(3, 200) for _ in range(rng.randrange(6))), END]
+        shown = tokenizer.decode(ids[:-1])
+        for said, prompt in zip(both, prompts, strict=True):
+            said.remember(prompt, ids, shown)
+            said.check()
+        assert both[0].history.stats()._replace(bytes=0) == both[1].history.stats()._replace(bytes=0)
+        reply = {"role": "assistant", "content": shown}
+        conversations.append([*messages, reply, {"role": "user", "content": rng.choice(["a", "b", "And?"])}])
+        conversations = conversations[-4:]
+    assert found or entries == 5
+
+
+def test_it_is_bounded_with_the_rest(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainstem.tokens.history.SHORTEST", 1)
+    history = TokenHistory(tokenizer, max_entries=1000, max_bytes=20_000)
+    for number in range(30):
+        prompt = history.encode(tokenizer.render_chat([{"role": "user", "content": f"{number} " + "long " * 200}]))
+        history.remember(prompt, [5, END], "reply")
+        assert history.stats().bytes <= 20_000
+    assert 0 < sum(map(len, history._trails._sorted.values())) < 15
