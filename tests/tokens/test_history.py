@@ -32,6 +32,7 @@ def shortest(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every conversation is known in one piece, or none: nothing else may differ."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mainstem.tokens.history.SHORTEST", request.param)
+        patch.setattr("mainstem.tokens.history.LOOK_AFTER", 1)
         yield
 
 

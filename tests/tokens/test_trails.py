@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.tokens import KnownPrompt, TokenHistory, Tokenizer
-from mainstem.tokens.trails import Trail, Trails
+from mainstem.tokens.matching import Reply
 from tests.support.tiny_models import save_tiny_tokenizer
 from tests.tokens.test_history import END, MEANING
 
@@ -18,31 +17,6 @@ from tests.tokens.test_history import END, MEANING
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.load(save_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
-
-
-def trail(rendered: str, namespace: tuple[str, ...] = ()) -> Trail:
-    return Trail(None, namespace, rendered, rendered, np.empty(0, np.int32), ())
-
-
-def test_the_one_that_a_text_begins_with_is_found() -> None:
-    trails = Trails()
-    kept = [trail(text) for text in ("abc", "abd", "b", "ab!")]
-    for one in kept:
-        assert trails.add(one) is None
-    assert trails.find((), "abcdef") is kept[0]
-    assert trails.find((), "abd") is kept[1]
-    assert trails.find((), "bbb") is kept[2]
-    assert trails.find((), "ab") is None
-    assert trails.find(("other",), "abcdef") is None
-
-
-def test_a_longer_one_takes_the_place_of_its_beginning() -> None:
-    trails = Trails()
-    first, second = trail("ab"), trail("abc")
-    trails.add(first)
-    assert trails.add(second) is first
-    assert trails.goes_on((), "ab")
-    assert trails.find((), "abd") is None
 
 
 class Said:
@@ -58,16 +32,21 @@ class Said:
     def remember(self, prompt: KnownPrompt, ids: list[int], text: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("mainstem.tokens.history.SHORTEST", self.shortest)
+            patch.setattr("mainstem.tokens.history.LOOK_AFTER", 1)
+            patch.setattr("mainstem.tokens.history.MAX_TRAILS", 2)
             self.history.remember(prompt, ids, text)
 
     def check(self) -> None:
         kept = self.history._entries
         assert self.history._bytes == sum(kept.values())
-        for trails in self.history._trails._sorted.values():
-            assert [one.rendered for one in trails] == sorted(one.rendered for one in trails)
-            for one in trails:
-                assert one.node in kept
-                assert one.node.trail is one
+        nodes = [entry for entry in kept if not isinstance(entry, Reply)]
+        ended = [node.trail for node in nodes if node.trail is not None]
+        begun = [trail for node in nodes for trail in node.trails]
+        assert len(ended) == len(begun)
+        assert set(map(id, ended)) == set(map(id, begun))
+        for trail in ended:
+            assert trail.node in kept
+            assert trail.start in kept
 
 
 @settings(max_examples=60, deadline=None)
@@ -102,9 +81,11 @@ def test_prompts_are_the_same_with_and_without(tokenizer: Tokenizer, seed: int) 
 
 def test_it_is_bounded_with_the_rest(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainstem.tokens.history.SHORTEST", 1)
+    monkeypatch.setattr("mainstem.tokens.history.LOOK_AFTER", 1)
     history = TokenHistory(tokenizer, max_entries=1000, max_bytes=20_000)
     for number in range(30):
         prompt = history.encode(tokenizer.render_chat([{"role": "user", "content": f"{number} " + "long " * 200}]))
         history.remember(prompt, [5, END], "reply")
         assert history.stats().bytes <= 20_000
-    assert 0 < sum(map(len, history._trails._sorted.values())) < 15
+    in_one_piece = [entry for entry in history._entries if not isinstance(entry, Reply) and entry.trail is not None]
+    assert 0 < len(in_one_piece) < 15

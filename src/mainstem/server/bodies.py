@@ -126,6 +126,10 @@ class _Owner:
     kept: OrderedDict[_Kept, None] = field(default_factory=OrderedDict)
     size: int = 0
 
+    @property
+    def uses_salts(self) -> bool:
+        return any(namespace != self.tenant for namespace, _ in self.shelves)
+
 
 class BodyMemory:
     """Remembers bodies, and parses others with their help.
@@ -160,9 +164,8 @@ class BodyMemory:
         """
         if self._max_bytes <= 0 or len(raw) < self._smallest:
             return parse_body(raw, kind)
-        salt = _salt(raw) if "cache_salt" in kind.model_fields else None
         try:
-            body = self._go_on(raw, kind, tenant, salt)
+            body = self._go_on(raw, kind, tenant)
         except (ValueError, InvalidRequest):  # pydantic's errors are ValueErrors too
             body = None
         if body is None:
@@ -232,10 +235,14 @@ class BodyMemory:
         if not owner.kept:
             del self._owners[owner.tenant]
 
-    def _go_on(self, raw: bytes, kind: type[BodyT], tenant: Tenant, salt: str | None) -> BodyT | None:
+    def _go_on(self, raw: bytes, kind: type[BodyT], tenant: Tenant) -> BodyT | None:
         """The body, if it goes on from one that is known."""
         owner = self._owners.get(tenant)
-        shelf = None if owner is None else owner.shelves.get((namespace_of(salt, tenant), kind))
+        if owner is None:
+            return None
+        # To look for a salt costs as much as all the rest: not where none was ever used.
+        salt = _salt(raw) if "cache_salt" in kind.model_fields and owner.uses_salts else None
+        shelf = owner.shelves.get((namespace_of(salt, tenant), kind))
         found = None if shelf is None else shelf.closest(raw)
         if found is None:
             return None

@@ -38,7 +38,7 @@ from mainstem.tokens.matching import (
 )
 from mainstem.tokens.seams import Seams
 from mainstem.tokens.tokenizer import TokenArray, Tokenizer
-from mainstem.tokens.trails import SHORTEST, Trail, Trails
+from mainstem.tokens.trails import LOOK_AFTER, MAX_TRAILS, SHORTEST, Trail, longest
 
 # Ends of prompts that are looked at after one history; templates write one, or a few.
 MAX_OPENINGS = 16
@@ -71,7 +71,8 @@ class _Node:
         parent: the history before that part; None at a namespace's root.
         namespace: whose root it is, if it is one.
         openings: what the prompts wrote after this history before the reply began, with the replies by their text.
-        trail: the history in one piece, if it is a long one and the last of its conversation.
+        trails: long histories in one piece that begin with this one.
+        trail: this history in one piece.
     """
 
     parent: _Node | None
@@ -79,6 +80,7 @@ class _Node:
     namespace: tuple[Hashable, ...] = ()
     children: dict[str, _Node] = field(default_factory=dict)
     openings: OrderedDict[str, Opening] = field(default_factory=OrderedDict)
+    trails: list[Trail] = field(default_factory=list)
     trail: Trail | None = None
 
     @property
@@ -106,7 +108,6 @@ class TokenHistory:
         # The least recently used first. What hangs on a node is used before it, so the first entry is always a leaf.
         self._entries: OrderedDict[_Node | Reply, int] = OrderedDict()
         self._bytes = 0
-        self._trails = Trails()
         self._prompts = self._known_tokens = self._new_tokens = 0
 
     def stats(self) -> HistoryStats:
@@ -126,8 +127,7 @@ class TokenHistory:
             InvalidRequest: when a text is not valid Unicode.
         """
         with self._lock:
-            trail = self._trails.find(namespace, text)
-            used, rest = self._known(text, namespace, meaning, trail)
+            used, rest, trail = self._known(text, namespace, meaning)
         new = [] if rest is None else self._seams.cut(rest)
         encoded = self._seams.encode(new, at_start=not used)
         used += [Part(part, part, ids, "new") for part, ids in zip(new, encoded, strict=True)]
@@ -172,25 +172,30 @@ class TokenHistory:
     # -- looking up ---------------------------------------------------------------------------------------------------
 
     def _known(
-        self, text: str, namespace: tuple[Hashable, ...], meaning: Meaning | None, trail: Trail | None
-    ) -> tuple[list[Part], str | None]:
-        """The parts that are known, from the first on, and the text after them; None if the last part is known too."""
-        used: list[Part] = [] if trail is None else list(trail.parts)
-        node = self._roots.get(namespace) if trail is None else trail.node
+        self, text: str, namespace: tuple[Hashable, ...], meaning: Meaning | None
+    ) -> tuple[list[Part], str | None, Trail | None]:
+        """The parts that are known, from the first on, and the text after them, which is None if the last part is
+        known too; and what the first of them were known by, if it was in one piece.
+        """
+        used: list[Part] = []
+        node = self._roots.get(namespace)
         if node is None:
-            return used, text
-        at = 0 if trail is None else len(trail.rendered)
+            return used, text, None
+        at = 0
+        trail: Trail | None = None
         while (child := self._next(node, text, at)) is not None:
             used.append(child.part)
             at += len(child.part.rendered)
             node = child
+            if node.trails and (trail := longest(node.trails, text)) is not None:
+                used, at, node = list(trail.parts), len(trail.rendered), trail.node
         end = self._seams.find_end(text, at)
         stop = len(text) if end is None else end.stop
         replied = self._replied(node, text[at:stop], meaning)
         self._touch(node)
         if replied is None:
-            return used, text[at:]
-        return [*used, replied], None if end is None else text[stop:]
+            return used, text[at:], trail
+        return [*used, replied], None if end is None else text[stop:], trail
 
     def _next(self, node: _Node, text: str, at: int) -> _Node | None:
         """What is known of the part of a text that begins at a place."""
@@ -244,28 +249,36 @@ class TokenHistory:
         trail = prompt.trail if prompt.trail is not None and prompt.trail.node in self._entries else None
         node: _Node = self._root(prompt.namespace) if trail is None else trail.node
         parts = [] if trail is None else list(trail.parts)
+        start = None if trail is None else trail.start
         same = True
         for part in prompt.settled[len(parts) :]:
             node = self._child(node, part)
             same = same and node.part.ids is part.ids
             parts.append(node.part)
-        if same and len(parts) >= SHORTEST:
-            self._put_together(prompt, node, tuple(parts))
+            start = node if len(parts) == LOOK_AFTER else start
+        if same and start is not None and len(parts) >= SHORTEST and node.trail is None:
+            self._put_together(prompt, start, node, tuple(parts))
         return node
 
-    def _put_together(self, prompt: KnownPrompt, node: _Node, parts: tuple[Part, ...]) -> None:
+    def _put_together(self, prompt: KnownPrompt, start: _Node, node: _Node, parts: tuple[Part, ...]) -> None:
         opening = prompt.opening
         rendered = prompt.rendered[: len(prompt.rendered) - len(opening.rendered)]
         text = prompt.text[: len(prompt.text) - len(opening.text)]
         ids = prompt.ids[: len(prompt.ids) - len(opening.ids)]
-        if node.trail is not None or self._trails.goes_on(prompt.namespace, rendered):
-            return
-        node.trail = Trail(node, prompt.namespace, rendered, rendered if text == rendered else text, ids, parts)
-        self._resize(node, node.trail.size)
-        before = self._trails.add(node.trail)
-        if before is not None:
-            before.node.trail = None
-            self._resize(before.node, -before.size)
+        trail = Trail(start, node, rendered, rendered if text == rendered else text, ids, parts)
+        if prompt.trail in start.trails:
+            self._part(prompt.trail)
+        elif len(start.trails) == MAX_TRAILS:
+            self._part(start.trails[0])
+        start.trails.append(trail)
+        node.trail = trail
+        self._resize(node, trail.size)
+
+    def _part(self, trail: Trail) -> None:
+        """Keep a history no longer in one piece."""
+        trail.start.trails.remove(trail)
+        trail.node.trail = None
+        self._resize(trail.node, -trail.size)
 
     def _resize(self, node: _Node, by: int) -> None:
         self._entries[node] += by
@@ -311,7 +324,7 @@ class TokenHistory:
     def _drop(self, entry: _Node | Reply) -> None:
         self._bytes -= self._entries.pop(entry)
         if isinstance(entry, _Node) and entry.trail is not None:
-            self._trails.remove(entry.trail)
+            entry.trail.start.trails.remove(entry.trail)
         if isinstance(entry, Reply):
             openings = entry.openings
             replies = openings[entry.opening].replies

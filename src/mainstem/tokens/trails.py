@@ -5,18 +5,19 @@ It knows texts and ids; it knows nothing of how they are remembered.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from mainstem.tokens.known_prompt import Part
 from mainstem.tokens.tokenizer import TokenArray
 
-Namespace: TypeAlias = tuple[Hashable, ...]
-
 # Shorter conversations are known part by part in less time than it takes to keep them in one piece too.
 SHORTEST = 32
+# Parts after which they are looked for: by then hardly any other has the same.
+LOOK_AFTER = 8
+# Conversations that begin with the same parts and are kept in one piece.
+MAX_TRAILS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,16 +25,15 @@ class Trail:
     """The first parts of a prompt, put together.
 
     Attributes:
-        node: where the parts end, in whatever keeps them.
-        namespace: of the conversation.
+        start, node: where they are looked for and where they end, in whatever keeps the parts.
         rendered: what the template wrote.
         text: what is used.
         ids: int32[n], which spell it.
         parts: of which all this is made.
     """
 
+    start: Any
     node: Any
-    namespace: Namespace
     rendered: str
     text: str
     ids: TokenArray
@@ -46,46 +46,7 @@ class Trail:
         return len(self.rendered) + own + self.ids.nbytes + 8 * len(self.parts)
 
 
-@dataclass(slots=True)
-class Trails:
-    """Trails by namespace. Within one, none is the beginning of another."""
-
-    _sorted: dict[Namespace, list[Trail]] = field(default_factory=dict)
-
-    def find(self, namespace: Namespace, text: str) -> Trail | None:
-        """The one that a text begins with."""
-        trails = self._sorted.get(namespace, [])
-        # What sorts between a beginning of a text and the text begins so too, and only one of them may be here.
-        at = bisect_left(trails, text, key=_rendered)
-        found = trails[at - 1] if at else None
-        if found is not None and text.startswith(found.rendered):
-            return found
-        return trails[at] if at < len(trails) and trails[at].rendered == text else None
-
-    def add(self, trail: Trail) -> Trail | None:
-        """Keep one that no other goes on from; returns the one that it goes on from, which is no longer kept."""
-        before = self.find(trail.namespace, trail.rendered)
-        if before is not None:
-            self.remove(before)
-        trails = self._sorted.setdefault(trail.namespace, [])
-        trails.insert(bisect_left(trails, trail.rendered, key=_rendered), trail)
-        return before
-
-    def goes_on(self, namespace: Namespace, rendered: str) -> bool:
-        """Whether one begins with this, and has more."""
-        trails = self._sorted.get(namespace, [])
-        at = bisect_left(trails, rendered, key=_rendered)
-        return (
-            at < len(trails) and len(trails[at].rendered) > len(rendered) and trails[at].rendered.startswith(rendered)
-        )
-
-    def remove(self, trail: Trail) -> None:
-        """Forget one that is kept."""
-        trails = self._sorted[trail.namespace]
-        del trails[bisect_left(trails, trail.rendered, key=_rendered)]
-        if not trails:
-            del self._sorted[trail.namespace]
-
-
-def _rendered(trail: Trail) -> str:
-    return trail.rendered
+def longest(trails: Sequence[Trail], text: str) -> Trail | None:
+    """The longest one that a text begins with."""
+    found = (trail for trail in trails if text.startswith(trail.rendered))
+    return max(found, key=lambda trail: len(trail.rendered), default=None)
