@@ -192,7 +192,8 @@ class TokenHistory:
         end = self._seams.find_end(text, at)
         stop = len(text) if end is None else end.stop
         replied = self._replied(node, text[at:stop], meaning)
-        self._touch(node)
+        if trail is None:  # long histories count as used once they are replied to: it takes a step a part
+            self._touch(node)
         if replied is None:
             return used, text[at:], trail
         return [*used, replied], None if end is None else text[stop:], trail

@@ -105,7 +105,10 @@ def _written(variables: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _common(some: tuple[Message, ...], others: tuple[Message, ...]) -> int:
     """How many of the first messages are the same."""
+    length = min(len(some), len(others))
+    if some[:length] == others[:length]:  # mostly they are, and the very same objects
+        return length
     for at, (a, b) in enumerate(zip(some, others, strict=False)):
         if a is not b and a != b:
             return at
-    return min(len(some), len(others))
+    return length
