@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mainstem.tokens.known_prompt import KnownPrompt, Part
+from mainstem.tokens.known_prompt import KnownPrompt, Part, Piece
 from mainstem.tokens.matching import (
     ENTRY_BYTES,
     WAYS,
@@ -130,12 +130,12 @@ class TokenHistory:
             used, rest, trail = self._known(text, namespace, meaning)
         new = [] if rest is None else self._seams.cut(rest)
         encoded = self._seams.encode(new, at_start=not used)
-        used += [Part(part, part, ids, "new") for part, ids in zip(new, encoded, strict=True)]
+        used += [Part.of(part, ids, "new") for part, ids in zip(new, encoded, strict=True)]
         after = used if trail is None else used[len(trail.parts) :]
         ids = np.concatenate([*([] if trail is None else [trail.ids]), *[part.ids for part in after]])
         whole = "".join([*([] if trail is None else [trail.text]), *[part.text for part in after]])
         prompt = KnownPrompt(ids, whole, namespace, tuple(used[:-1]), used[-1], text, trail)
-        tokenized = sum(map(len, encoded))
+        tokenized = sum([part.tokenized for part in after])
         with self._lock:
             self._prompts += 1
             self._new_tokens += tokenized
@@ -229,19 +229,23 @@ class TokenHistory:
         """The part with the reply's own ids in it; None if the text after them has no ids that spell it."""
         opening = candidate.opening.part
         stop = len(opening.rendered) + len(candidate.body)
-        end, tail, ids = self._seams.find_end(part, stop), part[stop:], [opening.ids, kept.ids]
+        end, tail, more = self._seams.find_end(part, stop), part[stop:], kept.rest + part[stop:]
+        own, ended = kept.ids, 0
         if kept.rest:
-            exact = self._seams.encode_exactly(kept.rest + tail)
-            if exact is None:
+            new = self._seams.encode_exactly(more)
+            if new is None:
                 return None
-            ids.append(exact)
-        elif end is not None and end.token_id == kept.reply.end_id:
-            ids.append(np.array([end.token_id], np.int32))
-            ids += self._seams.encode([part[end.stop :]] if end.stop < len(part) else [], at_start=False)
         else:
-            ids += self._seams.encode([tail] if tail else [], at_start=False)
-        text = opening.text + kept.text + kept.rest + tail
-        return Part(part, text, np.concatenate(ids), "generated")
+            if end is not None and end.token_id == kept.reply.end_id:
+                own = np.append(own, np.int32(end.token_id))
+                ended = end.stop - stop
+            (new,) = self._seams.encode([tail[ended:]], at_start=False) if tail[ended:] else (_NOTHING,)
+        pieces = (
+            Piece("known", len(opening.text), len(opening.ids)),
+            Piece("generated", len(kept.text) + ended, len(own)),
+            Piece("new", len(more) - ended, len(new)),
+        )
+        return Part(part, opening.text + kept.text + more, np.concatenate([opening.ids, own, new]), pieces)
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 
@@ -288,16 +292,14 @@ class TokenHistory:
     def _root(self, namespace: tuple[Hashable, ...]) -> _Node:
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = _Node(None, Part("", "", _NOTHING, "known"), namespace)
+            root = self._roots[namespace] = _Node(None, Part.of("", _NOTHING, "known"), namespace)
             self._note(root)
         return root
 
     def _child(self, node: _Node, part: Part) -> _Node:
         child = node.children.get(part.rendered)
         if child is None:
-            # A new part of this prompt is a known one of the next.
-            kept = part._replace(origin="known") if part.origin == "new" else part
-            child = node.children[part.rendered] = _Node(node, kept)
+            child = node.children[part.rendered] = _Node(node, part.settled())
             self._note(child)
         return child
 
