@@ -122,7 +122,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals.update(
-        raise_exception=_refuse,
+        raise_exception=refuse,
         strftime_now=lambda text: datetime.now().strftime(text),
         dict=_Dict(),
         namespace=Variables,
@@ -141,7 +141,12 @@ def _to_json(
     return dumps(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _refuse(message: str) -> NoReturn:
+def refuse(message: str) -> NoReturn:
+    """`raise_exception` of a template.
+
+    Raises:
+        jinja2.TemplateError: always.
+    """
     raise jinja2.TemplateError(message)
 
 
