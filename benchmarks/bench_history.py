@@ -21,6 +21,7 @@ import random
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,6 +178,7 @@ async def measure(tokenizer: Tokenizer, api: str, tokens: int, words: int, turns
     arrive, write = APIS[api]
     clock = Clock()
     sizes: list[tuple[int, ...]] = []
+    last: deque[Any] = deque(maxlen=5)
     seed = 0
     while len(sizes) < turns:
         service = new_service(tokenizer)
@@ -193,8 +195,7 @@ async def measure(tokenizer: Tokenizer, api: str, tokens: int, words: int, turns
             if timed:
                 clock.note("arrive", begin)
                 sizes.append((length, len(agent.calls), len(body), known.tokenized))
-                if len(sizes) % 5 == 1:
-                    _without(tokenizer, arrived, clock)
+                last.append(arrived)
             length = len(known.ids)
             reply = agent.reply()
             ids = tokenizer.encode(reply + "<|im_end|>").tolist()
@@ -202,6 +203,8 @@ async def measure(tokenizer: Tokenizer, api: str, tokens: int, words: int, turns
             service.engine.history.remember(known, ids, reply)
             if timed:
                 clock.note("remember", begin)
+    for arrived in last:  # apart, so that one does not empty the processor's caches for the other
+        _without(tokenizer, arrived, clock)
     history, calls, size, new = (int(statistics.median(column)) for column in zip(*sizes, strict=True))
     counts = {"history_tokens": history, "calls": calls, "body_bytes": size, "new_tokens": new}
     return {"api": api, "words_per_result": words, **counts, "turns": turns, "ms": clock.medians()}
