@@ -38,8 +38,9 @@ class Said:
 
     def check(self) -> None:
         kept = self.history._entries
-        assert self.history._bytes == sum(kept.values())
-        nodes = [entry for entry in kept if not isinstance(entry, Reply)]
+        assert kept.size == sum(owner.size for owner in kept._owners.values())
+        assert kept.size == sum(sum(owner.entries.values()) for owner in kept._owners.values())
+        nodes = [entry for entry in kept._owner_of if not isinstance(entry, Reply)]
         ended = [node.trail for node in nodes if node.trail is not None]
         begun = [trail for node in nodes for trail in node.trails]
         assert len(ended) == len(begun)
@@ -87,5 +88,7 @@ def test_it_is_bounded_with_the_rest(tokenizer: Tokenizer, monkeypatch: pytest.M
         prompt = history.encode(tokenizer.render_chat([{"role": "user", "content": f"{number} " + "long " * 200}]))
         history.remember(prompt, [5, END], "reply")
         assert history.stats().bytes <= 20_000
-    in_one_piece = [entry for entry in history._entries if not isinstance(entry, Reply) and entry.trail is not None]
+    in_one_piece = [
+        entry for entry in history._entries._owner_of if not isinstance(entry, Reply) and entry.trail is not None
+    ]
     assert 0 < len(in_one_piece) < 15

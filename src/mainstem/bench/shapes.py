@@ -24,7 +24,8 @@ class ModelSizes:
         tied: whether the output layer is the embedding.
         qkv_bias: whether queries, keys and values have biases.
         head_norms: whether queries and keys are normalised by head.
-        bytes_per_number: of weights and KV.
+        bytes_per_weight: in the mean.
+        bytes_per_number: of KV, and of what devices send one another.
         max_position: longest context, in tokens.
     """
 
@@ -39,6 +40,7 @@ class ModelSizes:
     tied: bool = False
     qkv_bias: bool = False
     head_norms: bool = False
+    bytes_per_weight: float = 2.0
     bytes_per_number: int = 2
     max_position: int = 131072
 
@@ -64,7 +66,7 @@ class ModelSizes:
             num_active=self.num_active_parameters,
             num_layers=self.layers,
             query_width=self.heads * self.head_dim,
-            weight_bytes=read * self.bytes_per_number,
+            weight_bytes=round(read * self.bytes_per_weight),
             kv_bytes_per_token=2 * self.layers * self.kv_heads * self.head_dim * self.bytes_per_number,
         )
 
@@ -125,7 +127,7 @@ _SIZES = {
             head_dim=64,
             vocab_size=49152,
             tied=True,
-            bytes_per_number=4,
+            bytes_per_weight=4.0,
             max_position=8192,
         ),
     )

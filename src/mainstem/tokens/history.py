@@ -9,7 +9,8 @@ takes their ids, and only what is new is tokenized. A reply that comes back is r
 - by its beginning, where it was cut or edited. What follows the change is tokenized.
 
 In the first two cases the text that was generated is the prompt's. The ids of a prompt always spell its text.
-Namespaces have nothing in common: what one was told is of no use to another. It knows tokens and texts; what makes two
+Namespaces have nothing in common: what one was told is of no use to another. When something must be forgotten, it is of
+the tenant that has most: nobody's history is pushed out by another's. It knows tokens and texts; what makes two
 replies equal is the caller's business, and so is where replies come from.
 """
 
@@ -24,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mainstem.owned import Owned
 from mainstem.tokens.known_prompt import KnownPrompt, Part, Piece
 from mainstem.tokens.matching import (
     ENTRY_BYTES,
@@ -40,6 +42,8 @@ from mainstem.tokens.seams import Seams
 from mainstem.tokens.tokenizer import TokenArray, Tokenizer
 from mainstem.tokens.trails import LOOK_AFTER, MAX_TRAILS, SHORTEST, Trail, longest
 
+# So many parts of a namespace name a tenant.
+TENANT_PARTS = 2
 # Ends of prompts that are looked at after one history; templates write one, or a few.
 MAX_OPENINGS = 16
 _NOTHING: TokenArray = np.empty(0, np.int32)
@@ -105,15 +109,15 @@ class TokenHistory:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._roots: dict[tuple[Hashable, ...], _Node] = {}
-        # The least recently used first. What hangs on a node is used before it, so the first entry is always a leaf.
-        self._entries: OrderedDict[_Node | Reply, int] = OrderedDict()
-        self._bytes = 0
+        # What hangs on a node is used before it, so of each owner the first entry is always a leaf.
+        self._entries: Owned[_Node | Reply] = Owned()
         self._prompts = self._known_tokens = self._new_tokens = 0
 
     def stats(self) -> HistoryStats:
         """Sizes and counts so far."""
         with self._lock:
-            return HistoryStats(len(self._entries), self._bytes, self._prompts, self._known_tokens, self._new_tokens)
+            entries = self._entries
+            return HistoryStats(len(entries), entries.size, self._prompts, self._known_tokens, self._new_tokens)
 
     def encode(self, text: str, *, namespace: tuple[Hashable, ...] = (), meaning: Meaning | None = None) -> KnownPrompt:
         """Ids of a prompt: those that are known, and those of what is new.
@@ -164,10 +168,11 @@ class TokenHistory:
                 kept = np.array(generated[:count], np.int32)
                 said = self._tokenizer.spell(kept).text
                 ends = shown.ends[:count].copy()
-                self._add(Reply(node.openings, prompt.opening.rendered, text, kept, ends, said, end_id), prompt.opening)
+                reply = Reply(node.openings, prompt.opening.rendered, text, kept, ends, said, end_id)
+                self._add(reply, prompt.opening, prompt.namespace)
             self._touch(node)
-            while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
-                self._drop(next(iter(self._entries)))
+            while len(self._entries) > self._max_entries or self._entries.size > self._max_bytes:
+                self._drop(self._entries.first(by_size=self._entries.size > self._max_bytes))
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
@@ -221,7 +226,7 @@ class TokenHistory:
                 kept = find(candidate, self._tokenizer)
                 replied = None if kept is None else self._assemble(part, candidate, kept)
                 if kept is not None and replied is not None:
-                    self._entries.move_to_end(kept.reply)
+                    self._entries.use(kept.reply)
                     return replied
         return None
 
@@ -257,7 +262,7 @@ class TokenHistory:
         start = None if trail is None else trail.start
         same = True
         for part in prompt.settled[len(parts) :]:
-            node = self._child(node, part)
+            node = self._child(node, part, prompt.namespace)
             same = same and node.part.ids is part.ids
             parts.append(node.part)
             start = node if len(parts) == LOOK_AFTER else start
@@ -277,33 +282,29 @@ class TokenHistory:
             self._part(start.trails[0])
         start.trails.append(trail)
         node.trail = trail
-        self._resize(node, trail.size)
+        self._entries.resize(node, trail.size)
 
     def _part(self, trail: Trail) -> None:
         """Keep a history no longer in one piece."""
         trail.start.trails.remove(trail)
         trail.node.trail = None
-        self._resize(trail.node, -trail.size)
-
-    def _resize(self, node: _Node, by: int) -> None:
-        self._entries[node] += by
-        self._bytes += by
+        self._entries.resize(trail.node, -trail.size)
 
     def _root(self, namespace: tuple[Hashable, ...]) -> _Node:
         root = self._roots.get(namespace)
         if root is None:
             root = self._roots[namespace] = _Node(None, Part.of("", _NOTHING, "known"), namespace)
-            self._note(root)
+            self._note(root, namespace)
         return root
 
-    def _child(self, node: _Node, part: Part) -> _Node:
+    def _child(self, node: _Node, part: Part, namespace: tuple[Hashable, ...]) -> _Node:
         child = node.children.get(part.rendered)
         if child is None:
             child = node.children[part.rendered] = _Node(node, part.settled())
-            self._note(child)
+            self._note(child, namespace)
         return child
 
-    def _add(self, reply: Reply, opening: Part) -> None:
+    def _add(self, reply: Reply, opening: Part, namespace: tuple[Hashable, ...]) -> None:
         openings = reply.openings
         replies = openings.setdefault(reply.opening, Opening(opening, OrderedDict())).replies
         openings.move_to_end(reply.opening)
@@ -312,20 +313,19 @@ class TokenHistory:
             self._drop(replies[reply.shown])
             openings[reply.opening] = Opening(opening, replies)
         replies[reply.shown] = reply
-        self._note(reply)
+        self._note(reply, namespace)
 
-    def _note(self, entry: _Node | Reply) -> None:
-        self._entries[entry] = entry.size
-        self._bytes += entry.size
+    def _note(self, entry: _Node | Reply, namespace: tuple[Hashable, ...]) -> None:
+        self._entries.add(entry, namespace[:TENANT_PARTS], entry.size)
 
     def _touch(self, node: _Node | None) -> None:
         """Count a history as used: what hangs on it first."""
         while node is not None:
-            self._entries.move_to_end(node)
+            self._entries.use(node)
             node = node.parent
 
     def _drop(self, entry: _Node | Reply) -> None:
-        self._bytes -= self._entries.pop(entry)
+        self._entries.remove(entry)
         if isinstance(entry, _Node) and entry.trail is not None:
             entry.trail.start.trails.remove(entry.trail)
         if isinstance(entry, Reply):
