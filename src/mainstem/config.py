@@ -134,7 +134,9 @@ class EngineConfig:
         metavar="COUNT",
     )
     history_memory: str = setting(
-        "256MiB", "memory that these may take; rendered texts may take a fifth as much again", metavar="SIZE"
+        "256MiB",
+        "memory that these may take; rendered texts and bodies may take a fifth as much again each",
+        metavar="SIZE",
     )
     tenant_quota: float = setting(
         1.0,
