@@ -6,6 +6,7 @@
 #undef TARGET
 #undef WIDEN_FLOAT16
 #undef WIDEN_INT8
+#undef SMALL_NUMBERS
 #undef NAME
 #undef Floats
 #undef Ints
@@ -24,7 +25,11 @@
 #undef EXCHANGE
 #undef VALUES_INTO_OUTPUT
 #undef REST
-#undef TILE
+#undef Tile
+#undef ROWS_OF
+#undef EACH_KIND
+#undef TILE_OF
+#undef TILE_IF
 #undef PARTNER
 #undef FOLD_LARGEST
 #undef FOLD_SUM

@@ -20,6 +20,8 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """The numbers that keys and values may be kept in, as native.c names them; all arithmetic is in float32."""
 WEIGHT_DTYPES = {**DTYPES, torch.int8: 3}
 """Those of weights."""
+WEIGHT_BLOCKS = {"Q4_1": 4, "Q8_0": 5}
+"""Blocks of weights, as GGUF names them."""
 
 
 class AttentionWork(ctypes.Structure):
