@@ -42,7 +42,7 @@ def test_weights_are_exactly_what_the_blocks_stand_for(tiny_model: Path, convert
 
 
 def test_tied_weights_are_kept_once(converted: ModelFiles) -> None:
-    assert not any("lm_head" in name for name in load_file(converted.folder / "model.safetensors"))
+    assert not any("lm_head" in name for name in load_file(converted.folder / "blocks.safetensors"))
 
 
 def test_the_tokenizer_gives_the_same_ids(tiny_model: Path, converted: ModelFiles) -> None:
