@@ -76,8 +76,9 @@ class BlockPanels(NamedTuple):
         """Outputs by their numbers, int64[n], as floats: (n, inputs)."""
         panel = self.data.shape[2] // BYTES[self.kind]
         where, lane = ids // panel, ids % panel
-        parts = [part[where, :, :, lane].view(torch.uint8) for part in self._parts()]
-        return Blocks(self.kind, torch.cat(parts, dim=2).flatten(1)).floats()
+        # A fresh copy has strides that can be viewed as bytes even where there is nothing.
+        found = [part[where, :, :, lane].clone(memory_format=torch.contiguous_format) for part in self._parts()]
+        return Blocks(self.kind, torch.cat([part.view(torch.uint8) for part in found], dim=2).flatten(1)).floats()
 
     def _parts(self) -> list[Tensor]:
         """Views of the data, (panels, inputs / 32, elements of a block, outputs of a panel)."""

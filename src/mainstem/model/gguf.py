@@ -169,9 +169,18 @@ def find_blocks(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Blocks]:
 
 def _blocks_of_tensor(tensor: Any) -> Blocks | None:
     kind = tensor.tensor_type.name
-    if kind not in BYTES or len(tensor.shape) != 2:
+    if kind not in (*BYTES, "Q4_0") or len(tensor.shape) != 2:
         return None
-    return Blocks(kind, torch.from_numpy(np.array(tensor.data)))
+    data = torch.from_numpy(np.array(tensor.data))
+    return with_minima(data) if kind == "Q4_0" else Blocks(kind, data)
+
+
+def with_minima(data: Tensor) -> Blocks:
+    """Q4_0 blocks, whose half bytes count from -8, as Q4_1: the minimum is eight scales below zero."""
+    blocks = data.unflatten(1, (-1, 18))
+    scale = blocks[..., :2]
+    minimum = (scale.contiguous().view(torch.float16) * -8).view(torch.uint8)
+    return Blocks("Q4_1", torch.cat([scale, minimum, blocks[..., 2:]], dim=-1).flatten(1))
 
 
 def _places(blocks: Blocks) -> dict[int, int]:

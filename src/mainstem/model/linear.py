@@ -276,10 +276,7 @@ def _joint_bias(linears: Sequence[nn.Linear]) -> Tensor | None:
     if all(linear.bias is None for linear in linears):
         return None
     return torch.cat(
-        [
-            torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
-            for linear in linears
-        ]
+        [torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach() for linear in linears]
     )
 
 

@@ -47,14 +47,12 @@ def choose_precision(weights: str, kv: str, shape: ModelShape, device: torch.dev
     Raises:
         ConfigError: when other numbers are asked for than are computed with, and the extension cannot run.
     """
-    chosen = Precision(
-        None if weights == "auto" else WEIGHTS[weights], shape.dtype if kv == "auto" else NUMBERS[kv]
-    )
+    chosen = Precision(None if weights == "auto" else WEIGHTS[weights], shape.dtype if kv == "auto" else NUMBERS[kv])
     for name, number in (("weights", chosen.weights), ("kv_dtype", chosen.kv)):
         if number not in (None, shape.dtype) and not _native_runs(shape, device, kernels):
             raise ConfigError(
-                f"{name} {number_name(number)} beside a computation in {number_name(shape.dtype)} is for the native extension, "
-                "which needs a CPU, dtype float32 and a C compiler at installation (python -m mainstem.native); "
+                f"{name} {number_name(number)} beside a computation in {number_name(shape.dtype)} is for the native "
+                "extension, which needs a CPU, dtype float32 and a C compiler at installation (python -m mainstem.native); "
                 f"leave {name} at auto"
             )
     return chosen
