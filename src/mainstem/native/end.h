@@ -26,10 +26,13 @@
 #undef VALUES_INTO_OUTPUT
 #undef REST
 #undef Tile
-#undef ROWS_OF
+#undef MORE_ROWS
+#undef EACH_ROWS
 #undef EACH_KIND
-#undef TILE_OF
-#undef TILE_IF
+#undef DEFINE_TILE
+#undef DEFINE_TILES
+#undef TILE_NAME
+#undef TILE_NAMES
 #undef PARTNER
 #undef FOLD_LARGEST
 #undef FOLD_SUM

@@ -105,37 +105,31 @@ INLINE void NAME(tile_rows)(const int n, const Tile *tile, int64_t column, const
         UNROLL for (int c = 0; c < LINEAR_COLUMNS; c++) AT(tile->y + r * tile->y_stride + column + c * LANES) = sum[r][c];
 }
 
-INLINE void NAME(tile_any)(int n, const Tile *tile, const int dtype) {
-    for (int column = 0; column < PANEL; column += LINEAR_COLUMNS * LANES) switch (n) {
-#define ROWS_OF(rows) \
-    case rows: NAME(tile_rows)(rows, tile, column, dtype, 0); break;
-            ROWS_OF(1) ROWS_OF(2) ROWS_OF(3) ROWS_OF(4) ROWS_OF(5)
+/* One function for each kind of number and of rows, so that the inner loops have no branches. */
 #if LINEAR_ROWS > 6
-            ROWS_OF(6) ROWS_OF(7) ROWS_OF(8) ROWS_OF(9) ROWS_OF(10) ROWS_OF(11)
+#define MORE_ROWS(each, dtype) \
+    each(7, dtype) each(8, dtype) each(9, dtype) each(10, dtype) each(11, dtype) each(12, dtype)
+#else
+#define MORE_ROWS(each, dtype)
 #endif
-        default:
-            if (dtype != FLOAT32 && tile->unpacked)
-                NAME(tile_rows)(LINEAR_ROWS, tile, column, dtype, 1);
-            else
-                NAME(tile_rows)(LINEAR_ROWS, tile, column, dtype, 0);
-        }
-}
-
-/* One function for each kind of number, so that the inner loops have no branches. */
+#define EACH_ROWS(each, dtype) \
+    each(1, dtype) each(2, dtype) each(3, dtype) each(4, dtype) each(5, dtype) each(6, dtype) MORE_ROWS(each, dtype)
 #define EACH_KIND(each) each(FLOAT32) each(FLOAT16) each(BFLOAT16) each(INT8) each(BLOCKS4) each(BLOCKS8)
-#define TILE_OF(dtype) \
-    TARGET static __attribute__((noinline)) void NAME(tile_##dtype)(int n, const Tile *tile) { \
-        NAME(tile_any)(n, tile, dtype); \
+#define DEFINE_TILE(rows, dtype)                                                                             \
+    TARGET static __attribute__((noinline)) void NAME(tile_##dtype##_##rows)(const Tile *tile, int64_t column) { \
+        NAME(tile_rows)(rows, tile, column, dtype, 0);                                                       \
     }
-EACH_KIND(TILE_OF)
+#define DEFINE_TILES(dtype)                                                                                  \
+    EACH_ROWS(DEFINE_TILE, dtype)                                                                            \
+    TARGET static __attribute__((noinline)) void NAME(unpack_##dtype)(const Tile *tile, int64_t column) {    \
+        NAME(tile_rows)(LINEAR_ROWS, tile, column, dtype, dtype != FLOAT32);                                 \
+    }
+EACH_KIND(DEFINE_TILES)
 
-TARGET static void NAME(tile)(int n, const Tile *tile, int dtype) {
-    switch (dtype) {
-#define TILE_IF(dtype) \
-    case dtype: NAME(tile_##dtype)(n, tile); break;
-        EACH_KIND(TILE_IF)
-    }
-}
+#define TILE_NAME(rows, dtype) NAME(tile_##dtype##_##rows),
+#define TILE_NAMES(dtype) {NAME(unpack_##dtype), EACH_ROWS(TILE_NAME, dtype)},
+/* By kind of number and by rows; in place of none, for as many as fit and leaving the weights as floats. */
+static void (*const NAME(tiles)[][LINEAR_ROWS + 1])(const Tile *, int64_t) = {EACH_KIND(TILE_NAMES)};
 
 /* Rows times one panel of weights. Where there is more than one tile of rows, the first leaves the weights as floats for
  * the others. */
@@ -158,7 +152,8 @@ TARGET static void NAME(linear_panel)(const LinearWork *work, int64_t panel, flo
         float *y = work->y + row * outputs + first;
         tile.x = work->x + row * work->inputs;
         tile.y = columns < PANEL ? last : y;
-        NAME(tile)(n, &tile, dtype);
+        for (int column = 0; column < PANEL; column += LINEAR_COLUMNS * LANES)
+            NAME(tiles)[dtype][tile.unpacked ? 0 : n](&tile, column);
         if (tile.unpacked) tile.weights = tile.unpacked, tile.unpacked = 0, dtype = FLOAT32;
         if (tile.y == last)
             for (int r = 0; r < n; r++) memcpy(y + r * outputs, last + r * PANEL, sizeof(float) * (size_t)columns);

@@ -233,6 +233,11 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #include "end.h"
 #endif
 
+#ifdef SOURCE_MARK
+/* Says which sources this was built from: see build.py. */
+const char mainstem_source[] = SOURCE_MARK;
+#endif
+
 /* The name of instruction set number `index`, from the slowest to the fastest; NULL if the processor lacks it. */
 const char *mainstem_instruction_set(int index) {
     if (index == 0) return "portable";
