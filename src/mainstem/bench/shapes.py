@@ -25,6 +25,7 @@ class ModelSizes:
         qkv_bias: whether queries, keys and values have biases.
         head_norms: whether queries and keys are normalised by head.
         bytes_per_number: of weights and KV.
+        weight_bytes: what a step reads of the weights, where that is known; else `bytes_per_number` for each.
         max_position: longest context, in tokens.
     """
 
@@ -40,6 +41,7 @@ class ModelSizes:
     qkv_bias: bool = False
     head_norms: bool = False
     bytes_per_number: int = 2
+    weight_bytes: int | None = None
     max_position: int = 131072
 
     @property
@@ -64,7 +66,7 @@ class ModelSizes:
             num_active=self.num_active_parameters,
             num_layers=self.layers,
             query_width=self.heads * self.head_dim,
-            weight_bytes=read * self.bytes_per_number,
+            weight_bytes=self.weight_bytes or read * self.bytes_per_number,
             kv_bytes_per_token=2 * self.layers * self.kv_heads * self.head_dim * self.bytes_per_number,
         )
 

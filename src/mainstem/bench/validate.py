@@ -128,7 +128,8 @@ def sizes_of(name: str, shape: ModelShape) -> ModelSizes:
         head_dim=shape.head_dim,
         vocab_size=shape.vocab_size,
         tied=outside < 1.5 * shape.vocab_size * shape.hidden_size,
-        bytes_per_number=round(shape.weight_bytes / shape.num_parameters),
+        bytes_per_number=shape.kv_dtype.itemsize,
+        weight_bytes=shape.weight_bytes,
         max_position=shape.max_position,
     )
 
@@ -202,8 +203,8 @@ def efficiency_of(found: Probe, sizes: ModelSizes, hardware: Hardware) -> Effici
             f"gemm {gemm:.2f}: from a chunk of {found.rows} tokens with nothing before it, {found.chunk * 1e3:.0f} ms",
             f"attention {attention:.2f}: from the {more * 1e3:.0f} ms more that it takes over {found.context:,} tokens",
             "memory 1.0: as a copy",
-            f"overhead {overhead * 1e3:.1f} ms a step: a decoded token takes {found.decode * 1e3:.1f} ms, most "
-            f"of it for reading the weights, {reading * 1e3:.1f} ms",
+            f"overhead {overhead * 1e3:.1f} ms a step: a decoded token takes {found.decode * 1e3:.1f} ms, of which "
+            f"reading the weights takes {reading * 1e3:.1f}",
         ),
     )
 

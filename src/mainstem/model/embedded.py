@@ -40,7 +40,7 @@ def embedded_folder() -> Path:
 
 
 def fetch_embedded(progress: Progress) -> Path:
-    """The folder of the embedded model; fetched and converted the first time (about 100 MB down, 540 MB kept).
+    """The folder of the embedded model; fetched and converted the first time (93 MB down, 100 MB kept).
 
     Raises:
         DownloadError: when it cannot be fetched, or what arrived is not it.

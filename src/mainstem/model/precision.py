@@ -52,8 +52,8 @@ def choose_precision(weights: str, kv: str, shape: ModelShape, device: torch.dev
         if number not in (None, shape.dtype) and not _native_runs(shape, device, kernels):
             raise ConfigError(
                 f"{name} {number_name(number)} beside a computation in {number_name(shape.dtype)} is for the native "
-                "extension, which needs a CPU, dtype float32 and a C compiler at installation (python -m mainstem.native); "
-                f"leave {name} at auto"
+                "extension, which needs a CPU, dtype float32 and a C compiler at installation (python -m "
+                f"mainstem.native); leave {name} at auto"
             )
     return chosen
 

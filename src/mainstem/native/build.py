@@ -1,8 +1,8 @@
 """Builds the native extension: at installation, or later with `python -m mainstem.native`.
 
 The extension is a plain shared library without Python's headers, so this is one call of a C compiler. CC names another
-compiler, CFLAGS adds flags. The library carries a hash of its sources, by which one of other sources is known. It imports
-nothing of mainstem, for it runs before mainstem is installed.
+compiler, CFLAGS adds flags. The library carries a hash of its sources, by which one of other sources is known. It
+imports nothing of mainstem, for it runs before mainstem is installed.
 """
 
 from __future__ import annotations
