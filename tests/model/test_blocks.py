@@ -38,8 +38,8 @@ def test_joined_blocks_are_the_rows_of_all_parts(kind: str) -> None:
 
 def test_filled_in_weights_are_plain_and_tied_ones_stay_tied() -> None:
     blocks = random_blocks("Q8_0", 40, 64)
-    model = nn.ModuleList([linear_of(blocks), linear_of(blocks), linear_of(random_blocks("Q4_1", 8, 32))])
-    fill_in(model)
-    assert model[0].weight is model[1].weight
-    assert torch.equal(model[0].weight, blocks.floats())
-    assert [blocks_of(layer) for layer in model] == [None] * 3
+    layers = [linear_of(blocks), linear_of(blocks), linear_of(random_blocks("Q4_1", 8, 32))]
+    fill_in(nn.ModuleList(layers))
+    assert layers[0].weight is layers[1].weight
+    assert torch.equal(layers[0].weight, blocks.floats())
+    assert [blocks_of(layer) for layer in layers] == [None] * 3

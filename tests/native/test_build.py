@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mainstem.native import NativeLibrary, library
+from mainstem.native import build as build_module
 from mainstem.native.build import build, find_compiler, is_current, source_mark
 
 # The library is named by assignment, as in the tests of a missing one.
@@ -67,7 +68,7 @@ def test_a_library_of_other_sources_is_built_again_or_left_out(
     path = tmp_path / "native.so"
     path.write_text("of another day")
     monkeypatch.setattr(library, "LIBRARY", path)
-    monkeypatch.setattr(library.build, "LIBRARY", path)
+    monkeypatch.setattr(build_module, "LIBRARY", path)
     monkeypatch.setattr(build, "__defaults__", (path,))
     monkeypatch.setattr(is_current, "__defaults__", (path,))
     monkeypatch.setenv("CFLAGS", "-O0")

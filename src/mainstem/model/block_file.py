@@ -85,7 +85,7 @@ def _parameters_without_memory() -> Iterator[None]:
     def register_empty(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         register(module, name, parameter if parameter is None else nn.Parameter(parameter.to("meta"), False))
 
-    nn.Module.register_parameter = register_empty  # type: ignore[method-assign]
+    nn.Module.register_parameter = register_empty  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -36,7 +36,7 @@ class Blocks(NamedTuple):
 
     def floats(self) -> Tensor:
         """The numbers that the blocks stand for, float32 (outputs, inputs)."""
-        blocks = self.data.unflatten(1, (-1, BYTES[self.kind]))
+        blocks = self.data.view(len(self.data), self.width // INPUTS, BYTES[self.kind])
         scale = blocks[..., :2].view(torch.float16).float()
         if self.kind == "Q8_0":
             return (blocks[..., 2:].view(torch.int8) * scale).flatten(1)
@@ -84,7 +84,9 @@ class BlockPanels(NamedTuple):
         """Views of the data, (panels, inputs / 32, elements of a block, outputs of a panel)."""
         panel = self.data.shape[2] // BYTES[self.kind]
         return [
-            self.data[..., start * panel : stop * panel].view(element).unflatten(2, (-1, panel))
+            self.data[..., start * panel : stop * panel]
+            .view(element)
+            .view(*self.data.shape[:2], (stop - start) // element.itemsize, panel)
             for start, stop, element in _parts_of(self.kind)
         ]
 

@@ -153,7 +153,7 @@ def find_blocks(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Blocks]:
 
     tensors = [found for tensor in GGUFReader(path).tensors if (found := _blocks_of_tensor(tensor)) is not None]
     places = [_places(blocks) for blocks in tensors]
-    found = {}
+    kept: dict[str, Blocks] = {}
     for name, weight in weights.items():
         if weight.ndim != 2:
             continue
@@ -162,9 +162,9 @@ def find_blocks(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Blocks]:
             if len(place) and blocks.width == weight.shape[1] and all(key in place for key in keys):
                 rows = Blocks(blocks.kind, blocks.data[torch.tensor([place[key] for key in keys])])
                 if torch.equal(rows.floats(), weight):
-                    found[name] = rows
+                    kept[name] = rows
                     break
-    return found
+    return kept
 
 
 def _blocks_of_tensor(tensor: Any) -> Blocks | None:
@@ -177,7 +177,7 @@ def _blocks_of_tensor(tensor: Any) -> Blocks | None:
 
 def with_minima(data: Tensor) -> Blocks:
     """Q4_0 blocks, whose half bytes count from -8, as Q4_1: the minimum is eight scales below zero."""
-    blocks = data.unflatten(1, (-1, 18))
+    blocks = data.view(len(data), -1, 18)
     scale = blocks[..., :2]
     minimum = (scale.contiguous().view(torch.float16) * -8).view(torch.uint8)
     return Blocks("Q4_1", torch.cat([scale, minimum, blocks[..., 2:]], dim=-1).flatten(1))

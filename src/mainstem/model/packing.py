@@ -40,7 +40,8 @@ class LookUp(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Token ids of any shape to (…, width)."""
-        return self._matrix.rows(ids.flatten()).unflatten(0, ids.shape)
+        rows = self._matrix.rows(ids.flatten())
+        return rows.view(*ids.shape, rows.shape[1])
 
 
 def pack(loaded: LoadedModel, precision: Precision, kernels: str) -> LoadedModel:
