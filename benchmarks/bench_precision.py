@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -45,12 +46,22 @@ def texts_of(llm: LLM, prompts: Sequence[str], length: int) -> list[str]:
 
 
 def texts_of_peer(base_url: str, prompts: Sequence[list[int]], length: int) -> list[str]:
-    """The same from a server, which gets token ids."""
+    """The same from a server, which gets token ids; streamed, since some serve nothing else."""
     with httpx.Client(base_url=base_url, timeout=600.0, trust_env=False) as http:
         model = http.get("/models").json()["data"][0]["id"]
-        body = {"model": model, "max_tokens": length, "temperature": 0, "ignore_eos": True}
-        replies = [http.post("/completions", json={**body, "prompt": prompt}) for prompt in prompts]
-    return [reply.raise_for_status().json()["choices"][0]["text"] for reply in replies]
+        body = {"model": model, "max_tokens": length, "temperature": 0, "ignore_eos": True, "stream": True}
+        return [_streamed(http, {**body, "prompt": prompt}) for prompt in prompts]
+
+
+def _streamed(http: httpx.Client, body: dict[str, Any]) -> str:
+    text = ""
+    with http.stream("POST", "/completions", json=body) as reply:
+        reply.raise_for_status()
+        for line in reply.iter_lines():
+            data = line.removeprefix("data: ")
+            if line.startswith("data: ") and data != "[DONE]":
+                text += "".join(choice.get("text", "") for choice in json.loads(data)["choices"])
+    return text
 
 
 def agreement(texts: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
@@ -85,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="as for mainstem serve [default: smollm2]")
     parser.add_argument("--length", type=int, default=64, help="tokens of a reply [default: 64]")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="ananother server, up to /v1")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="another server, up to /v1")
     parser.add_argument("--out", type=Path, help="write the figures there, as JSON")
     arguments = parser.parse_args()
     prompts = read_prompts()

@@ -3,7 +3,8 @@
 No model runs. `decisions` times the real scheduler over the real tree with 10,000 requests queued. The other parts run
 on the virtual clock, where a step takes 20 ms and each of its tokens 1 ms, so their figures are the same everywhere:
 `orders` asks all calls of a workload at once in a random order, in a pool that holds a part of what is distinct in
-them; `concurrency` lets more and more agents work at the same time than the pool holds.
+them, and compares each wait with the time at which all that came no later have a first token in order of arrival;
+`concurrency` lets more and more agents work at the same time than the pool holds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from benchmarks.measuring import keep
 from mainstem.bench.distinct import endless_cache
 from mainstem.bench.drive import CallRecord, drive
-from mainstem.bench.machines import VirtualMachine, made_up_reply
+from mainstem.bench.machines import Seconds, VirtualMachine, made_up_reply
 from mainstem.bench.plots import save_picture
 from mainstem.bench.workload import Call, Workload
 from mainstem.bench.workloads.agent import agent
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 VOCAB = 32_000
 BUDGET, SEATS = 512, 16
+FEW = 100  # queued, to compare with many
 NO_LIMIT = 1_000_000
 UNFAIR = float("inf")
 
@@ -62,20 +64,26 @@ class Timed:
         return timed
 
 
-def decisions(schedule: str, queued: int, steps: int) -> dict[str, Any]:
+def decisions(schedule: str, queued: int, steps: int, tenants: int = 1) -> dict[str, Any]:
     """Microseconds of the queue's part of a step, and of whole steps, while the queue stays as long as it is.
 
     100 system prompts of 500 to 2,500 tokens, the most popular asked most; 20 to 300 tokens of each request's own, and
-    20 to 60 of reply, in a pool of 60,000 slots: three admissions and five evictions in two steps.
+    20 to 60 of reply, in a pool of 60,000 slots: three admissions and five evictions in two steps. Several tenants ask
+    for the same, and share nothing.
     """
     rng = np.random.default_rng(0)
     heads = [_tokens(rng, int(rng.integers(500, 2500))) for _ in range(100)]
     scheduler = Scheduler(
-        RadixCache(60_000), max_num_batched_tokens=BUDGET, max_num_seqs=64, max_model_len=NO_LIMIT, schedule=schedule
+        RadixCache(60_000, by_tenant=True),
+        max_num_batched_tokens=BUDGET,
+        max_num_seqs=64,
+        max_model_len=NO_LIMIT,
+        schedule=schedule,
+        by_tenant=True,
     )
     queue, choices = Timed(), Timed()
     waiting = scheduler.waiting
-    for name in ("add", "remove", "hide", "show_all", "charge", "admitted", "computed"):
+    for name in ("add", "remove", "hide", "show_all", "charge", "admitted", "released", "computed", "favour"):
         setattr(waiting, name, queue.wrap(getattr(waiting, name)))
     waiting.next = queue.wrap(choices.wrap(waiting.next))  # type: ignore[method-assign]
     assert isinstance(scheduler.cache, RadixCache)
@@ -88,7 +96,9 @@ def decisions(schedule: str, queued: int, steps: int) -> dict[str, Any]:
     def ask(number: int) -> None:
         head = heads[int(len(heads) * rng.random() ** 2)]
         prompt = np.concatenate([head, _tokens(rng, int(rng.integers(20, 300)))])
-        scheduler.add(Request(f"r{number}", prompt, SamplingParams(), max_tokens=int(rng.integers(20, 60))))
+        most = int(rng.integers(20, 60))
+        namespace = ("tenant", f"t{number % tenants}")
+        scheduler.add(Request(f"r{number}", prompt, SamplingParams(), max_tokens=most, namespace=namespace))
 
     for number in range(queued):
         ask(number)
@@ -108,6 +118,7 @@ def decisions(schedule: str, queued: int, steps: int) -> dict[str, Any]:
         parts.append(queue.total)
     return {
         "schedule": schedule,
+        "tenants": tenants,
         "queued": queued,
         "steps": steps,
         "admitted": asked - queued,
@@ -176,7 +187,8 @@ def orders(workload: Workload, share: float) -> list[dict[str, Any]]:
         )
         records = drive(workload, VirtualMachine(scheduler, vocab_size=VOCAB), watch_memory=False).records
         waits[order.name] = np.array([record.ttft for record in records])
-        over_fcfs = waits[order.name] / waits["fcfs"]
+        # In order of arrival, one that needs only what another computes may be carried along before its turn comes.
+        over_fcfs = waits[order.name] / np.maximum.accumulate(waits["fcfs"])
         cases.append(
             {
                 "workload": workload.name,
@@ -237,6 +249,8 @@ def concurrency(times: int, schedule: str, *, anti_thrash: bool) -> dict[str, An
     )
     machine = VirtualMachine(scheduler, vocab_size=VOCAB)
     records = drive(workload, machine, watch_memory=False).records
+    finished = np.array([record.finished for record in records])
+    begin, end = _steady(workload, finished, times * HELD)
     return {
         "times what the pool holds": times,
         "agents": times * HELD,
@@ -244,11 +258,20 @@ def concurrency(times: int, schedule: str, *, anti_thrash: bool) -> dict[str, An
         "schedule": schedule,
         "anti-thrash": anti_thrash,
         "turns a second": len(records) / machine.now,
+        "turns a second, all at work": int(((finished > begin) & (finished <= end)).sum()) / (end - begin),
         "hit ratio": _hits(workload, records),
         "prefilled": sum(record.prefilled_tokens for record in records),
         "median wait s": float(np.median([record.ttft for record in records])),
         "longest wait s": float(max(record.ttft for record in records)),
     }
+
+
+def _steady(workload: Workload, finished: Seconds, agents: int) -> tuple[float, float]:
+    """From the end of the first task to when the first agent has no task left."""
+    ends: dict[int, float] = {}
+    for call, at in zip(workload.calls, finished, strict=True):
+        ends[call.session] = max(ends.get(call.session, 0.0), float(at))
+    return min(ends.values()), min(max(ends[task] for task in range(a, TASKS, agents)) for a in range(agents))
 
 
 def draw(cases: Sequence[dict[str, Any]], out: Path) -> None:
@@ -288,8 +311,8 @@ def main() -> None:
     figures: dict[str, Any] = {}
     if "decisions" in parts:
         figures["decisions"] = []
-        for schedule in ("fcfs", "lpm", "dfs"):
-            case = decisions(schedule, arguments.queued, arguments.steps)
+        for schedule, queued in (*((one, arguments.queued) for one in ("fcfs", "lpm", "dfs")), ("lpm", FEW)):
+            case = decisions(schedule, queued, arguments.steps)
             figures["decisions"].append(case)
             print(
                 f"{schedule:5} {case['queued']:,} queued: a choice {case['choice us']['p50']:.0f} us (p99 "
@@ -322,7 +345,8 @@ def main() -> None:
                     switch = "on " if anti_thrash else "off"
                     print(
                         f"{schedule:5} anti-thrash {switch} {times}x {case['agents']:3} agents: "
-                        f"{case['turns a second']:.3f} turns/s, hit ratio {case['hit ratio']:.4f}, median wait "
+                        f"{case['turns a second']:.3f} turns/s ({case['turns a second, all at work']:.3f} while all "
+                        f"are at work), hit ratio {case['hit ratio']:.4f}, median wait "
                         f"{case['median wait s']:.2f} s, longest {case['longest wait s']:.0f} s",
                         flush=True,
                     )

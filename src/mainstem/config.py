@@ -57,7 +57,7 @@ class EngineConfig:
     kv_dtype: str = setting(
         "auto",
         "number type that the native extension keeps keys and values in, computing in float32 all the same; auto is "
-        "--dtype (docs/precision.md)",
+        "float16 with the extension and --dtype without it (docs/precision.md)",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     device: str = setting("auto", "auto takes CUDA when torch has it (not yet tested), else the CPU", metavar="DEVICE")
@@ -137,7 +137,8 @@ class EngineConfig:
     )
     tenant_quota: float = setting(
         1.0,
-        "largest share of the KV pool that one tenant's cached tokens may take; by default whatever nobody else wants",
+        "largest share of the KV pool that one tenant's cached tokens may take, and its running requests while those "
+        "of other tenants wait; by default whatever nobody else wants",
         metavar="SHARE",
     )
     share_after: int = setting(

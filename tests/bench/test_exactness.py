@@ -55,7 +55,11 @@ def test_the_cache_alone_counts_what_the_engine_counts(
     workload = small_workloads()[name]
     capacity = pool(workload)
     config = EngineConfig(
-        model=str(tiny_model), kv_memory=kv_memory_for(capacity), max_num_batched_tokens=BUDGET, max_num_seqs=8
+        model=str(tiny_model),
+        kv_memory=kv_memory_for(capacity),
+        kv_dtype="float32",
+        max_num_batched_tokens=BUDGET,
+        max_num_seqs=8,
     )
     engines = EngineArms(build_engine(config), config, capacity)
     caches = VirtualArms(config, capacity, VOCAB_SIZE)

@@ -27,12 +27,12 @@ def random_tokens(n: int, seed: int = 0) -> TokenArray:
 
 
 def tiny_llm(folder: Path, **settings: Any) -> LLM:
-    """An engine over a tiny model, with a pool of 8,192 tokens."""
-    return LLM(str(folder), **({"kv_memory": "4MiB"} | settings))
+    """An engine over a tiny model, with a pool of 8,192 tokens in float32, to be held against `DenseModel`."""
+    return LLM(str(folder), **({"kv_memory": "4MiB", "kv_dtype": "float32"} | settings))
 
 
 def kv_memory_for(tokens: int) -> str:
-    """The setting that gives the tiny model's pool this many tokens."""
+    """The setting that gives the tiny model's pool this many tokens in float32."""
     layers, kv_heads, head_dim, float32 = 2, 2, 16, 4
     return f"{tokens * 2 * layers * kv_heads * head_dim * float32}b"
 

@@ -90,7 +90,7 @@ def test_a_conversation_gives_the_tokens_of_its_prompts_computed_afresh(tiny_mod
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.1), ("float16", 0.02)])
 def test_other_number_types_come_close(tiny_model: Path, dtype: str, tolerance: float) -> None:
-    llm = tiny_llm(tiny_model, dtype=dtype, max_num_batched_tokens=48)
+    llm = tiny_llm(tiny_model, dtype=dtype, kv_dtype="auto", max_num_batched_tokens=48)
     prompts = [[*ROOT, *tail] for tail in TAILS]
     for generation in llm.generate(prompts, greedy(4, logprobs=0)):
         tokens = [*generation.prompt_token_ids.tolist(), *generation.token_ids]

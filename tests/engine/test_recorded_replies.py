@@ -26,7 +26,9 @@ def core(tiny_model: Path) -> EngineCore:
 
 
 def make_core(folder: Path, **settings: Any) -> EngineCore:
-    return build_engine(EngineConfig(model=str(folder), **({"kv_memory": "4MiB"} | settings))).core
+    return build_engine(
+        EngineConfig(model=str(folder), **({"kv_memory": "4MiB", "kv_dtype": "float32"} | settings))
+    ).core
 
 
 def submit(core: EngineCore, prompt: TokenArray, recorded: TokenArray | None, params: SamplingParams) -> ReplyResult:

@@ -56,7 +56,7 @@ def test_a_minute_without_any_is_calm_again() -> None:
 
 def test_conversations_that_push_each_other_out_are_counted(tiny_model: Path) -> None:
     params = SamplingParams(max_tokens=1, ignore_eos=True)
-    with LLM(str(tiny_model), kv_memory="1MiB", device="cpu") as llm:  # 2,048 slots
+    with LLM(str(tiny_model), kv_memory="1MiB", kv_dtype="float32", device="cpu") as llm:  # 2,048 slots
         prompts = [[*range(first, first + 90)] * 10 for first in (10, 20, 30)]
         for _ in range(2):
             for prompt in prompts:
@@ -67,3 +67,10 @@ def test_conversations_that_push_each_other_out_are_counted(tiny_model: Path) ->
         llm.reset_cache()
         llm.generate(prompts[0], params)
         assert llm.stats().recomputed_tokens == stats.recomputed_tokens
+
+
+def test_what_is_scored_again_was_not_evicted(tiny_model: Path) -> None:
+    with LLM(str(tiny_model), kv_memory="4MiB", device="cpu") as llm, llm.context([*range(10, 110)]) as context:
+        for _ in range(2):
+            context.score([*range(10, 110)])
+        assert llm.stats().recomputed_tokens == 0

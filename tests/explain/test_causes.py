@@ -9,6 +9,8 @@ import pytest
 
 from mainstem.errors import PromptTooLong
 from mainstem.explain import MissCause
+from mainstem.explain.texts import size_of
+from mainstem.tokens.conversation import Conversation, Message, Tool, ToolCall
 from mainstem.tree import EvictionReason, RadixCache
 from tests.explain.talk import Talk, Told
 
@@ -265,3 +267,45 @@ def test_records_are_bounded() -> None:
     assert set(recorder._windows) == set(recorder._kept)
     assert talk.run(prompt(6)).causes == {"rounding": 1}
     assert talk.run([0, *prompt(1)]).record.closest is None
+
+
+def test_one_tenant_cannot_push_out_the_records_of_another() -> None:
+    talk = Talk(records=6)
+    for seed in (1, 2):
+        talk.run(prompt(seed), namespace=("tenant", "a"))
+    for seed in range(3, 20):
+        talk.run(prompt(seed), namespace=("tenant", "b", "salt", str(seed)))
+    assert [bool(talk.recorder.of(f"r{i}")) for i in range(1, 20)] == [True] * 2 + [False] * 13 + [True] * 4
+    assert len(talk.recorder._windows) == 6
+
+
+def test_nor_by_what_its_conversations_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainstem.explain.recorder.MAX_TEXT_BYTES", 100_000)
+    talk = Talk()
+
+    def say(seed: int, length: int, tenant: str) -> None:
+        conversation = Conversation((Message(role="user", parts=("x" * length,)),))
+        talk.run(prompt(seed), namespace=("tenant", tenant), conversation=conversation, session=tenant)
+
+    say(1, 10_000, "a")
+    for seed in range(2, 12):
+        say(seed, 20_000, "b")
+    assert talk.recorder.of("r1")
+    assert talk.recorder._texts.size <= 100_000
+    # The latest keeps its own text and that of the one before, with which it was compared.
+    assert [bool(talk.recorder.of(f"r{i}")) for i in range(2, 12)] == [False] * 8 + [True] * 2
+
+
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        Conversation((Message(role="user", parts=("é" * 100_000,)),)),
+        Conversation((Message(role="assistant", reasoning="x" * 100_000),)),
+        Conversation((Message(role="assistant", tool_calls=(ToolCall("1", "f", "x" * 100_000),)),)),
+        Conversation((Message(role="user"),), (Tool("f", parameters={"properties": {"a": [{"x": "y" * 100_000}]}}),)),
+        Conversation((Message(role="user"),), (Tool("f", "x" * 100_000),)),
+        Conversation((Message(role="user"),) * 400),
+    ],
+)
+def test_whatever_a_conversation_consists_of_counts(conversation: Conversation) -> None:
+    assert 100_000 <= size_of(conversation) <= 130_000

@@ -73,6 +73,8 @@ class ExplainedTraffic(TrafficMachine):
         arrangement=st.sampled_from(ARRANGEMENTS),
         page_size=st.integers(1, 4),
         anti_thrash=st.booleans(),
+        by_tenant=st.booleans(),
+        tenant_quota=st.just(1.0),
         limit=st.sampled_from([FEW, 1000]),
     )
     def start(self, *, limit: int, **arguments: Any) -> None:

@@ -42,7 +42,7 @@ def test_weights_in_16_bits_take_less_memory(tiny_model: Path) -> None:
 
 def replies(model: Path, **settings: str) -> tuple[list[Said], str]:
     """Replies with the log-probabilities of their tokens, and what computed them."""
-    llm = LLM(str(model), kv_memory="1MiB", **settings)  # type: ignore[arg-type]
+    llm = LLM(str(model), kv_memory="1MiB", kv_dtype="float32", **settings)  # type: ignore[arg-type]
     prompts = [random_tokens(n, seed=n).tolist() for n in (5, 40, 41)]
     return [said(generation) for generation in llm.generate(prompts, greedy(20, logprobs=0))], llm.compute
 

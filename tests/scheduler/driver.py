@@ -15,7 +15,7 @@ import numpy as np
 
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput
-from mainstem.tree import CACHES, PrefixCache
+from mainstem.tree import CACHES, PrefixCache, RadixCache
 
 VOCAB = 7
 NOT_FINITE = "not finite"
@@ -41,9 +41,15 @@ class Driver:
         schedule: str = "fcfs",
         lenience: float = 1.0,
         anti_thrash: bool = False,
+        by_tenant: bool = False,
+        tenant_quota: float = 1.0,
+        cache_reserve: float = 0.0,
     ) -> None:
         self.steps = 0
-        self.cache: PrefixCache = CACHES[kind](capacity, page_size)
+        if by_tenant and kind == "radix":
+            self.cache: PrefixCache = RadixCache(capacity, page_size, by_tenant=True, tenant_quota=tenant_quota)
+        else:
+            self.cache = CACHES[kind](capacity, page_size)
         self.scheduler = Scheduler(
             self.cache,
             max_num_batched_tokens=budget,
@@ -52,6 +58,9 @@ class Driver:
             schedule=schedule,
             lenience=lenience,
             anti_thrash=anti_thrash,
+            by_tenant=by_tenant,
+            tenant_quota=tenant_quota,
+            cache_reserve=cache_reserve,
             clock=lambda: float(self.steps),
         )
         self.written: dict[int, Any] = {}

@@ -49,6 +49,16 @@ def test_of_those_with_equally_much_the_first_is_next() -> None:
     assert served(driver) == ["a", "a2", "a3", "b", "b2"]
 
 
+def test_what_few_wait_for_comes_before_what_many_do() -> None:
+    driver = alone("lpm")
+    driver.add("a", A)
+    driver.add("b", B)
+    driver.run()
+    for name, prompt in {"a1": [*A, 1], "a2": [*A, 2], "b1": [*B, 1]}.items():
+        driver.add(name, prompt)
+    assert served(driver)[2:] == ["b1", "a1", "a2"]
+
+
 def test_what_is_computed_in_this_very_step_counts() -> None:
     driver = Driver(1000, budget=23, max_num_seqs=8, schedule="lpm", lenience=np.inf)
     driver.add("a", A)
@@ -66,6 +76,20 @@ def test_a_request_whose_prefix_is_evicted_is_no_longer_before_others() -> None:
     driver.add("b", [*B, 9])
     driver.cache.evict(20)
     assert served(driver)[2:] == ["b", "a"]
+
+
+@pytest.mark.parametrize(("schedule", "kept"), [("lpm", 20), ("dfs", 20), ("fcfs", 0)])
+def test_what_somebody_waits_for_is_evicted_after_what_nobody_does(schedule: str, kept: int) -> None:
+    driver = Driver(100, budget=100, max_num_seqs=1, schedule=schedule)
+    driver.add("a", A)
+    driver.add("b", [*B, 5])
+    driver.run()
+    driver.add("c", C, 5)
+    driver.step()
+    again = driver.add("again", [*A, 9])
+    driver.cache.evict(20)
+    driver.run()
+    assert again.num_cached == kept
 
 
 def test_depth_first_goes_on_below_the_one_before() -> None:

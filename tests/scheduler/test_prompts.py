@@ -86,11 +86,33 @@ class PromptsMachine(RuleBasedStateMachine):
         }
         assert set(self.prompts.within(namespace, array(tokens), shortest)) == expected
 
+    def best_below(self, namespace: object, depth: int, prompts: dict[int, list[int]]) -> tuple[float, int]:
+        """Who is next of those that have `depth` known tokens in common, and the worth of the edge that leads there."""
+        visible = self.visible()
+        by_token: dict[int, dict[int, list[int]]] = {}
+        for order, tokens in prompts.items():
+            if len(tokens) > depth:
+                by_token.setdefault(tokens[depth], {})[order] = tokens
+        ranks = []
+        for below in by_token.values():
+            one = array(next(iter(below.values())))
+            end = min(common_length(one, array(tokens)) for tokens in below.values())
+            known = min(end, max(self.known_of(namespace, tokens[:end]) for tokens in below.values()))
+            first = min((order for order in below if order in visible), default=NOBODY)
+            if known > depth and first != NOBODY:
+                who = self.best_below(namespace, end, below)[1] if known == end else first
+                ranks.append(((depth - known) / len(below), who))
+        return min(ranks, default=(1, min((order for order in prompts if order in visible), default=NOBODY)))
+
     @invariant()
     def those_that_are_next_are_the_right_ones(self) -> None:
         visible = self.visible()
         assert self.prompts.first == min(visible, default=NOBODY)
-        assert self.prompts.best == min(visible, key=lambda order: (-visible[order], order), default=NOBODY)
+        best = min(
+            self.best_below(one, 0, {o: tokens for o, (other, tokens) in self.waiting.items() if other == one})
+            for one in ((), ((str, "a"),))
+        )
+        assert self.prompts.best == best[1]
 
     @invariant()
     def what_is_known_is_right(self) -> None:

@@ -18,6 +18,10 @@ ARRANGEMENTS = [
 token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=14)
 
 
+# With `by_tenant` the first two parts name a tenant.
+NAMESPACES = st.sampled_from([(), ("tenant", "a"), ("tenant", "a", "salt", "x"), ("tenant", "b")])
+
+
 class TrafficMachine(RuleBasedStateMachine):
     """The driver verifies every slot that is read; here it is given as little order as possible."""
 
@@ -28,6 +32,8 @@ class TrafficMachine(RuleBasedStateMachine):
         arrangement=st.sampled_from(ARRANGEMENTS),
         page_size=st.integers(1, 4),
         anti_thrash=st.booleans(),
+        by_tenant=st.booleans(),
+        tenant_quota=st.sampled_from([1.0, 0.5]),
     )
     def start(
         self,
@@ -37,6 +43,8 @@ class TrafficMachine(RuleBasedStateMachine):
         arrangement: tuple[str, str],
         page_size: int,
         anti_thrash: bool,
+        by_tenant: bool,
+        tenant_quota: float,
     ) -> None:
         capacity = max(num_slots // page_size, 2) * page_size
         kind, schedule = arrangement
@@ -48,6 +56,8 @@ class TrafficMachine(RuleBasedStateMachine):
             page_size=page_size,
             schedule=schedule,
             anti_thrash=anti_thrash,
+            by_tenant=by_tenant,
+            tenant_quota=tenant_quota,
         )
         if anti_thrash:
             self.driver.scheduler.conversations.return_rate = 1.0
@@ -57,7 +67,7 @@ class TrafficMachine(RuleBasedStateMachine):
     @rule(
         prompt=token_lists,
         max_tokens=st.integers(1, 12),
-        namespace=st.sampled_from([(), ("a",)]),
+        namespace=NAMESPACES,
         copies=st.integers(1, 3),
     )
     def add(self, prompt: list[int], max_tokens: int, namespace: tuple[str, ...], copies: int) -> None:
@@ -83,7 +93,7 @@ class TrafficMachine(RuleBasedStateMachine):
         if name:
             self.add([*self.asked[name][0], *self.driver.done[name], *data.draw(token_lists)][:40], 3, (), 1)
 
-    @rule(prompt=token_lists, data=st.data(), namespace=st.sampled_from([(), ("a",)]), hold=st.booleans())
+    @rule(prompt=token_lists, data=st.data(), namespace=NAMESPACES, hold=st.booleans())
     def score(self, prompt: list[int], data: st.DataObject, namespace: tuple[str, ...], hold: bool) -> None:
         """Up to the length of the prompt: then it is only computed."""
         name = f"s{len(self.scored)}"
@@ -196,23 +206,38 @@ def test_conversations_end_in_every_pool_that_holds_the_longest(
 
 @pytest.mark.parametrize(("kind", "schedule"), ARRANGEMENTS)
 @given(
-    st.lists(st.tuples(token_lists, st.integers(1, 8)), min_size=1, max_size=8),
+    st.lists(st.tuples(token_lists, st.integers(1, 8), NAMESPACES), min_size=1, max_size=8),
     st.integers(0, 40),
     st.integers(1, 9),
     st.integers(1, 4),
+    st.booleans(),
 )
 @settings(max_examples=100)
 def test_every_pool_that_holds_the_longest_request_serves_all(
-    kind: str, schedule: str, requests: list[tuple[list[int], int]], spare: int, budget: int, page_size: int
+    kind: str,
+    schedule: str,
+    requests: list[tuple[list[int], int, tuple[str, ...]]],
+    spare: int,
+    budget: int,
+    page_size: int,
+    by_tenant: bool,
 ) -> None:
-    longest = max(len(prompt) + max_tokens - 1 for prompt, max_tokens in requests)
+    longest = max(len(prompt) + max_tokens - 1 for prompt, max_tokens, _ in requests)
     capacity = longest + spare
     capacity += -capacity % page_size
-    driver = Driver(capacity, budget=budget, max_num_seqs=6, kind=kind, page_size=page_size, schedule=schedule)
-    for i, (prompt, max_tokens) in enumerate(requests):
-        driver.add(f"r{i}", prompt, max_tokens)
+    driver = Driver(
+        capacity,
+        budget=budget,
+        max_num_seqs=6,
+        kind=kind,
+        page_size=page_size,
+        schedule=schedule,
+        by_tenant=by_tenant,
+    )
+    for i, (prompt, max_tokens, namespace) in enumerate(requests):
+        driver.add(f"r{i}", prompt, max_tokens, namespace=namespace)
     driver.run()
-    assert driver.done == {f"r{i}": expected_reply(prompt, n) for i, (prompt, n) in enumerate(requests)}
+    assert driver.done == {f"r{i}": expected_reply(prompt, n) for i, (prompt, n, _) in enumerate(requests)}
 
 
 @given(st.lists(token_lists, min_size=1, max_size=10), st.integers(10, 20))

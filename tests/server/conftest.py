@@ -21,7 +21,9 @@ KEYLESS = "none"
 @pytest.fixture(scope="session")
 def load_tiny(tiny_model: Path) -> Callable[[], AsyncEngine]:
     """Makes a fresh engine over the tiny model: 2,048 tokens of context, 8,192 slots."""
-    return lambda: AsyncEngine.load(EngineConfig(model=str(tiny_model), kv_memory="4MiB", device="cpu"))
+    return lambda: AsyncEngine.load(
+        EngineConfig(model=str(tiny_model), kv_memory="4MiB", kv_dtype="float32", device="cpu")
+    )
 
 
 @pytest.fixture(scope="module")

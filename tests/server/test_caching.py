@@ -97,7 +97,12 @@ def test_reset_leaves_running_requests_alone(http: httpx.Client) -> None:
 
 def test_a_preempted_reply_says_what_was_cached_when_it_came(tiny_model: Path) -> None:
     config = EngineConfig(
-        model=str(tiny_model), kv_memory=kv_memory_for(700), max_model_len=400, device="cpu", schedule="fcfs"
+        model=str(tiny_model),
+        kv_memory=kv_memory_for(700),
+        kv_dtype="float32",
+        max_model_len=400,
+        device="cpu",
+        schedule="fcfs",
     )
     prefix = random_tokens(100, seed=1).tolist()
     prompts = [[*prefix, *random_tokens(40, seed=2 + number).tolist()] for number in range(8)]

@@ -92,6 +92,7 @@ def small(tiny_model: Path) -> Iterator[httpx.Client]:
     config = EngineConfig(
         model=str(tiny_model),
         kv_memory=kv_memory_for(400),
+        kv_dtype="float32",
         max_model_len=400,
         device="cpu",
         high_watermark=1.0,  # else room is made between steps, for nobody

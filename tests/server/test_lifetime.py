@@ -198,6 +198,10 @@ def test_our_own_hints_retain_the_whole_prompt(
     ("fields", "named"),
     [
         ({"cache_hints": {"ttl": "soon"}}, "cache_hints.ttl"),
+        ({"cache_hints": {"ttl": "25h"}}, "cache_hints.ttl"),
+        ({"cache_hints": {"sesion_id": "a"}}, "cache_hints.sesion_id"),
+        ({"prompt_cache_options": {"ttl": "2d"}}, "prompt_cache_options.ttl"),
+        ({"cache_control": {"type": "ephemeral", "ttl": "100h"}}, "cache_control.ttl"),
         ({"cache_hints": {"priority": 3}}, "cache_hints.priority"),
         ({"cache_hints": {"expected_return_s": -1}}, "expected_return_s"),
         ({"cache_hints": {"session_id": ""}}, "cache_hints.session_id"),

@@ -26,7 +26,9 @@ ASKED: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def drafting(tiny_model: Path) -> Iterator[BackgroundServer]:
-    config = EngineConfig(model=str(tiny_model), kv_memory="4MiB", device="cpu", speculate="tree,ngram")
+    config = EngineConfig(
+        model=str(tiny_model), kv_memory="4MiB", kv_dtype="float32", device="cpu", speculate="tree,ngram"
+    )
     engine = AsyncEngine.load(config)
     with BackgroundServer(engine, ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL)) as running:
         yield running

@@ -257,7 +257,7 @@ def test_namespaces_have_nothing_in_common(chats: Chats, mine: tuple[Any, ...], 
 def test_the_memory_is_bounded_and_the_latest_stay(tokenizer: Tokenizer, bound: dict[str, int]) -> None:
     chats = Chats(tokenizer, **bound)
     for turn in range(200):
-        namespace = ("salt", turn % 50)
+        namespace = ("tenant", "a", "salt", turn % 50)
         first = chats.ask([f"question {turn}"], namespace=namespace)
         ids = [*chats.letters(f"answer {turn}"), END]
         text = chats.reply(first, ids)
@@ -266,6 +266,21 @@ def test_the_memory_is_bounded_and_the_latest_stay(tokenizer: Tokenizer, bound: 
         assert stats.bytes <= bound.get("max_bytes", 10**9)
         assert starts_with(chats.ask([f"question {turn}", text, "on"], namespace=namespace), first.ids, ids)
     assert len(chats.history._roots) <= 30
+
+
+@pytest.mark.parametrize("bound", [{"max_entries": 30}, {"max_bytes": 30_000}])
+def test_one_tenant_cannot_push_out_the_history_of_another(tokenizer: Tokenizer, bound: dict[str, int]) -> None:
+    chats = Chats(tokenizer, **bound)
+    first = chats.ask(["Where?"], namespace=("tenant", "a", "model", "m"))
+    ids = [*chats.letters("the river"), END]
+    text = chats.reply(first, ids)
+    for turn in range(100):
+        theirs = chats.ask([f"Question {turn}"], namespace=("tenant", "b", "model", "m", "salt", str(turn)))
+        chats.reply(theirs, [*chats.letters(f"answer {turn}"), END])
+    again = chats.ask(["Where?", text, "And then?"], namespace=("tenant", "a", "model", "m"))
+    assert starts_with(again, first.ids, ids)
+    latest = chats.ask(["Question 99", "answer 99"], namespace=("tenant", "b", "model", "m", "salt", "99"))
+    assert latest.tokenized < len(latest.ids) / 2
 
 
 def test_many_replies_to_one_prompt_are_bounded_too(tokenizer: Tokenizer) -> None:

@@ -199,3 +199,27 @@ def test_what_leaves_is_still_in_its_place_when_listeners_are_told(cache: RadixC
     cache.insert([1, 2, 7])
     cache.evict(2)
     assert parents == [[1, 2], [1, 2]]
+
+
+def test_wanted_leaves_go_last_and_all_the_same_when_room_is_needed() -> None:
+    cache = RadixCache(60)
+    for first in (0, 100, 200):
+        cache.insert(range(first, first + 20))
+    cache.wanted = lambda leaf: 12 if leaf.key[0] == 0 else 0
+    cache.evict(10)
+    assert cache.peek(range(20)).length == 12
+    cache.evict(30)
+    assert [cache.peek(range(first, first + 20)).length for first in (0, 100, 200)] == [12, 0, 8]
+    cache.evict(20)
+    assert cache.stats().free == 60
+    cache.check_integrity()
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_room_is_made_though_all_is_wanted(page_size: int) -> None:
+    cache = RadixCache(400, page_size)
+    for first in range(0, 1000, 100):
+        cache.insert(range(first, first + 40))
+    cache.wanted = lambda leaf: len(leaf.key)
+    assert cache.evict(100) == 100
+    cache.check_integrity()

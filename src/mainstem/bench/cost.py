@@ -121,5 +121,5 @@ class RooflineCost:
     def pool_tokens(self, utilization: float = 0.9) -> int:
         """Tokens of KV that fit beside the weights in this share of the memory."""
         memory = self.hardware.memory_bytes * self.hardware.devices * utilization
-        weights = self.sizes.weight_bytes or self.sizes.num_parameters * self.sizes.bytes_per_number
+        weights = self.sizes.num_parameters * self.sizes.bytes_per_weight
         return max(0, int((memory - weights) // self.model.kv_bytes_per_token))

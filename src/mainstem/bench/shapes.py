@@ -24,8 +24,8 @@ class ModelSizes:
         tied: whether the output layer is the embedding.
         qkv_bias: whether queries, keys and values have biases.
         head_norms: whether queries and keys are normalised by head.
-        bytes_per_number: of weights and KV.
-        weight_bytes: what a step reads of the weights, where that is known; else `bytes_per_number` for each.
+        bytes_per_weight: in the mean.
+        bytes_per_number: of KV, and of what devices send one another.
         max_position: longest context, in tokens.
     """
 
@@ -40,8 +40,8 @@ class ModelSizes:
     tied: bool = False
     qkv_bias: bool = False
     head_norms: bool = False
+    bytes_per_weight: float = 2.0
     bytes_per_number: int = 2
-    weight_bytes: int | None = None
     max_position: int = 131072
 
     @property
@@ -66,7 +66,7 @@ class ModelSizes:
             num_active=self.num_active_parameters,
             num_layers=self.layers,
             query_width=self.heads * self.head_dim,
-            weight_bytes=self.weight_bytes or read * self.bytes_per_number,
+            weight_bytes=round(read * self.bytes_per_weight),
             kv_bytes_per_token=2 * self.layers * self.kv_heads * self.head_dim * self.bytes_per_number,
         )
 
@@ -127,7 +127,7 @@ _SIZES = {
             head_dim=64,
             vocab_size=49152,
             tied=True,
-            bytes_per_number=4,
+            bytes_per_weight=4.0,
             max_position=8192,
         ),
     )

@@ -128,8 +128,8 @@ def sizes_of(name: str, shape: ModelShape) -> ModelSizes:
         head_dim=shape.head_dim,
         vocab_size=shape.vocab_size,
         tied=outside < 1.5 * shape.vocab_size * shape.hidden_size,
+        bytes_per_weight=shape.weight_bytes / shape.num_parameters,
         bytes_per_number=shape.kv_dtype.itemsize,
-        weight_bytes=shape.weight_bytes,
         max_position=shape.max_position,
     )
 

@@ -19,6 +19,7 @@ from mainstem.errors import EngineStopped, MainstemError
 from mainstem.explain import Origin, Record
 from mainstem.model import Progress, no_progress
 from mainstem.params import SamplingParams
+from mainstem.scheduler import TenantLoad
 from mainstem.tree import NO_HINTS, CacheHints, Namespace, TokenArray
 
 log = logging.getLogger(__name__)
@@ -180,6 +181,10 @@ class AsyncEngine:
     def tokens_by_tenant(self) -> dict[Namespace, int]:
         """How many cached tokens each tenant holds, at some moment."""
         return self._engine.core.cache.tokens_by_tenant()
+
+    def load_by_tenant(self) -> dict[Namespace, TenantLoad]:
+        """How many requests of each tenant wait and run, at some moment."""
+        return self._engine.core.scheduler.waiting.load()
 
     async def end_session(self, session: str, namespace: Namespace = ()) -> bool:
         """A session will not come back; whether it is known. What it alone has used goes first when room is needed."""

@@ -65,6 +65,8 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
         schedule=config.order,
         anti_thrash=config.anti_thrash,
         cache_reserve=config.cache_reserve,
+        by_tenant=True,
+        tenant_quota=config.tenant_quota,
     )
     recorder = Recorder(cache, config.explain_records) if config.explain_records else None
     speculation = Speculation.of(config, scheduler)

@@ -25,7 +25,7 @@ from mainstem.engine.speculation import Speculation, follow
 from mainstem.engine.thrash import SAMPLE_S, ThrashWatch
 from mainstem.errors import EngineDied, EngineFailed, InvalidRequest, MainstemError
 from mainstem.explain import Origin, Recorder
-from mainstem.model import ModelRunner, Sampled, SampleRow, StepBatch, sample, token_logprobs
+from mainstem.model import NOT_FINITE, ModelRunner, Sampled, SampleRow, StepBatch, sample, token_logprobs
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Hold, Request, RequestState, Scheduler, SchedulerOutput, Upkeep
 from mainstem.speculation import DraftTree
@@ -34,7 +34,6 @@ from mainstem.tokens.grammar import Constraint, GrammarCompiler
 from mainstem.tree import NO_HINTS, CacheHints, Namespace, PrefixCache, TokenArray, namespace_key
 
 log = logging.getLogger(__name__)
-NOT_FINITE = "the model gave numbers that are not finite"
 
 
 class _Computed(NamedTuple):
@@ -99,6 +98,7 @@ class EngineCore:
         self._masks = 0
         self._mask_seconds = 0.0
         self._died = False
+        self._warned = False
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -351,6 +351,8 @@ class EngineCore:
         now = time.perf_counter()
         if self.recorder is not None:
             self.recorder.stepped(output, now - started)
+        if NOT_FINITE in failed.values():
+            self._warn_of_kv_range()
         for request, error in failed.items():
             if request not in requeued:
                 self._fail(request, EngineFailed(error))
@@ -432,6 +434,14 @@ class EngineCore:
         # One that ends while another's failure has sent it back to the queue holds nothing any more.
         if lease is not None and job.request.state is RequestState.RUNNING:
             lease.begin(self.scheduler.hold(job.request, job.keep))
+
+    def _warn_of_kv_range(self) -> None:
+        if self.runner.precision.kv == torch.float16 and not self._warned:
+            self._warned = True
+            log.warning(
+                "Numbers were not finite. One reason may be keys or values beyond float16's largest, 65,504, "
+                "which --kv-dtype float32 can hold"
+            )
 
     def _fail(self, request: Request, error: MainstemError) -> None:
         job = self._forget(request.id)

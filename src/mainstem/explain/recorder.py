@@ -28,6 +28,8 @@ from mainstem.explain.causes import MissCause
 from mainstem.explain.overlap import Fingerprint, fingerprint, shared_with
 from mainstem.explain.records import Comparison, Miss, Origin, Record
 from mainstem.explain.sequences import Found, Sequences
+from mainstem.explain.texts import size_of
+from mainstem.owned import Owned
 from mainstem.scheduler import Request, SchedulerOutput
 from mainstem.scheduler.observer import SchedulerObserver
 from mainstem.tree import (
@@ -44,6 +46,8 @@ from mainstem.tree.keys import NamespaceKey
 
 # Distinct tokens of all records together, and of the ghosts; four bytes each.
 MAX_TOKENS = 4_000_000
+# Of all conversations that records keep together, about.
+MAX_TEXT_BYTES = 128 * 2**20
 # What left a pool longer ago than it takes to fill it so many times is forgotten.
 GHOSTS_PER_SLOT = 8
 # Most requests of a session, or with a key, that a new one is compared with.
@@ -132,6 +136,10 @@ class Recorder(SchedulerObserver):
         self._ghosts = ghosts_of(cache, min(MAX_TOKENS, ghosts_per_slot * cache.stats().capacity), clock)
         self._sequences: Sequences[Record] = Sequences()
         self._kept: OrderedDict[int, Record] = OrderedDict()
+        # The same by tenant, with the tokens of their prompts and the bytes of what they keep: of who has most of what
+        # there is too much of, the oldest goes.
+        self._tokens: Owned[Record] = Owned()
+        self._texts: Owned[Record] = Owned()
         self._by_id: dict[str, list[Record]] = {}
         self._by_group: dict[tuple[object, ...], deque[Record]] = {}
         self._by_window: dict[int, Record] = {}
@@ -172,6 +180,7 @@ class Recorder(SchedulerObserver):
             num_cached=request.num_cached,
             origin=origin,
             num_computed=request.num_cached,
+            text_bytes=0 if origin is None or origin.conversation is None else size_of(origin.conversation),
         )
         found = self._sequences.find(tokens, record.namespace)
         windows = fingerprint(tokens, hash(record.namespace))
@@ -303,6 +312,7 @@ class Recorder(SchedulerObserver):
             lost=int(lost.sum()),
             earlier=theirs,
             conversation=earlier.conversation,
+            text_bytes=earlier.text_bytes,
         )
         return _Compared(comparison, lost)
 
@@ -312,6 +322,8 @@ class Recorder(SchedulerObserver):
         request.record = record
         self._sequences.add(record, tokens)
         self._kept[record.order] = record
+        self._tokens.add(record, record.tenant, record.num_prompt)
+        self._texts.add(record, record.tenant, record.kept_bytes)
         for name in record.names:
             self._by_id.setdefault(name, []).append(record)
         for group in _groups(record):
@@ -322,10 +334,21 @@ class Recorder(SchedulerObserver):
         self._shrink()
 
     def _shrink(self) -> None:
-        while len(self._kept) > 1 and (len(self._kept) > self._limit or self._sequences.size > MAX_TOKENS):
-            self._drop(self._kept.popitem(last=False)[1])
+        while len(self._kept) > 1:
+            if len(self._kept) > self._limit:
+                self._drop(self._tokens.first(by_size=False))
+            elif self._sequences.size > MAX_TOKENS:
+                self._drop(self._tokens.first(by_size=True))
+            elif self._texts.size > MAX_TEXT_BYTES:
+                self._drop(self._texts.first(by_size=True))
+            else:
+                return
 
     def _drop(self, oldest: Record) -> None:
+        """Forget a tenant's oldest record."""
+        for kept in (self._tokens, self._texts):
+            kept.remove(oldest)
+        del self._kept[oldest.order]
         self._sequences.remove(oldest)
         for name in oldest.names:
             same = self._by_id[name]

@@ -74,6 +74,7 @@ class Comparison:
         lost: tokens after these that both have in common, but not in the same place.
         earlier: int32[length], its tokens; None once they are remembered only with the earlier request's record.
         conversation: what it was rendered from.
+        text_bytes: that this takes, about.
     """
 
     id: str
@@ -84,6 +85,7 @@ class Comparison:
     lost: int
     earlier: TokenArray | None
     conversation: Conversation | None
+    text_bytes: int = 0
 
     @property
     def diverges(self) -> bool:
@@ -110,6 +112,7 @@ class Record:
         prefill_s: seconds of the engine's steps that its prompt took, by its share of their tokens.
         num_reply: tokens of its reply, once it has ended.
         num_computed: tokens of all that were computed when it ended; while it runs, those of its prompt.
+        text_bytes: that its conversation takes, about.
         difference: from the closest one, once somebody has looked.
         end: see `Sequences`.
     """
@@ -128,6 +131,7 @@ class Record:
     prefill_s: float = 0.0
     num_reply: int = 0
     num_computed: int = 0
+    text_bytes: int = 0
     difference: FirstDifference | None = None
     end: Step | None = field(default=None, repr=False)
 
@@ -151,6 +155,12 @@ class Record:
     def conversation(self) -> Conversation | None:
         """What the prompt was rendered from."""
         return None if self.origin is None else self.origin.conversation
+
+    @property
+    def kept_bytes(self) -> int:
+        """That all conversations take which it keeps: those of the requests that it was compared with, too."""
+        compared = [comparison.text_bytes for comparison in (self.closest, self.asked) if comparison is not None]
+        return self.text_bytes + sum(compared)
 
     @property
     def tenant(self) -> NamespaceKey:

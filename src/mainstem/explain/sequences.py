@@ -20,7 +20,7 @@ class Sequence(Protocol):
     """What is remembered of whom a sequence belongs to.
 
     Attributes:
-        order: larger for younger ones; the oldest is removed first.
+        order: larger for younger ones; of a namespace the oldest is removed first.
         namespace: that it belongs to.
         end: where it ends in the tree; set by the tree.
     """
@@ -89,7 +89,10 @@ class Sequences(Generic[S]):
         self._extend(sequence.end, sequence, tokens)
 
     def remove(self, oldest: S) -> None:
-        """Forget the oldest sequence. Only in this order, so that an edge which is no youngest one's is nobody's."""
+        """Forget the oldest sequence of a namespace.
+
+        Only in this order, so that an edge which is no youngest one's of a namespace is nobody's of it.
+        """
         step, oldest.end = oldest.end, None
         while step is not None and step.parent is not None:
             parent = step.parent

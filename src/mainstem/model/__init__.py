@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from mainstem.model.progress import Progress, no_progress
     from mainstem.model.resolve import ModelFiles, resolve_model
     from mainstem.model.runner import ModelRunner, StepBatch
-    from mainstem.model.sampling import Sampled, SampleRow, sample, token_logprobs
+    from mainstem.model.sampling import NOT_FINITE, Sampled, SampleRow, sample, token_logprobs
     from mainstem.model.shape import ModelShape
     from mainstem.model.support import check_supported
 
 _HOME = {
+    "NOT_FINITE": "sampling",
     "LoadedModel": "loading",
     "ModelFiles": "resolve",
     "ModelRunner": "runner",
@@ -39,6 +40,7 @@ _HOME = {
 }
 
 __all__ = [
+    "NOT_FINITE",
     "LoadedModel",
     "ModelFiles",
     "ModelRunner",

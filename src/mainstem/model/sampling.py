@@ -24,6 +24,7 @@ Floats: TypeAlias = NDArray[np.float32]
 Tokens: TypeAlias = NDArray[np.int32]
 Ids: TypeAlias = NDArray[np.int64]
 
+NOT_FINITE = "The model computed numbers that are not finite for this request, so it was given up."
 # Two-level cumulative sums: one partial sum for this many tokens.
 _BLOCK = 256
 # Below this a temperature is greedy in all but name, and dividing by it would overflow.
@@ -255,5 +256,5 @@ def _logprobs(logits: Floats, chosen: int, count: int) -> PositionLogprobs:
     )
 
 
-_NOT_FINITE = Sampled(-1, error="The model computed logits that are not numbers for this request, so it was given up.")
+_NOT_FINITE = Sampled(-1, error=NOT_FINITE)
 _NOTHING_ALLOWED = Sampled(-1, error="No token can follow in the grammar of this request, so it was given up.")

@@ -4,6 +4,7 @@ from mainstem.scheduler.observer import SchedulerObserver
 from mainstem.scheduler.output import Hold, LogitSource, ScheduledTokens, SchedulerOutput, ScoredTokens
 from mainstem.scheduler.request import Request, RequestState, TokenBuffer
 from mainstem.scheduler.scheduler import DECODE_RESERVATION, MAX_SCORED_TOKENS, Scheduler
+from mainstem.scheduler.tenants import TenantLoad
 from mainstem.scheduler.upkeep import Upkeep
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "SchedulerObserver",
     "SchedulerOutput",
     "ScoredTokens",
+    "TenantLoad",
     "TokenBuffer",
     "Upkeep",
 ]

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from mainstem.scheduler.output import SchedulerOutput
 from mainstem.scheduler.request import Request
-from mainstem.scheduler.waiting import WaitingQueue
+from mainstem.scheduler.tenants import TenantQueues
 from mainstem.tree import PrefixCache, common_length
 
 # A reply is expected to be as long as the last ones were, of which about so many are remembered; the first is guessed.
 REPLIES_REMEMBERED, FIRST_GUESS = 32, 64.0
 # What a token of a reply keeps others waiting for, in tokens of a prompt, which are computed many at once.
-REPLY_WEIGHT = 2.0
+REPLY_WEIGHT = 2.5
 
 
 class Donor(NamedTuple):
@@ -91,7 +91,7 @@ class Candidates:
         reserve: slots of what is cached that nobody who waits may take at the moment.
     """
 
-    def __init__(self, cache: PrefixCache, waiting: WaitingQueue) -> None:
+    def __init__(self, cache: PrefixCache, waiting: TenantQueues) -> None:
         self.reserve = 0
         self._cache = cache
         self._waiting = waiting
@@ -111,6 +111,11 @@ class Candidates:
 
         request = self._waiting.next(work_of)
         return None if request is None else considered.get(request) or self.consider(request, donors)
+
+    def first_of(self, requests: Collection[Request], donors: Donors) -> Candidate | None:
+        """The first of these waiting requests that is not passed over."""
+        seen = [request for request in requests if not self._waiting.is_hidden(request)]
+        return self.consider(min(seen, key=lambda request: request.order), donors) if seen else None
 
     def consider(self, request: Request, donors: Donors) -> Candidate:
         """What it would take to let a request in."""

@@ -14,7 +14,7 @@ what runs already, that of the conversation which came last first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -145,6 +145,10 @@ class Conversations:
         """Whether a waiting request continues a conversation whose prefix is kept."""
         return request in self._returned and self._returned[request].handle is not None
 
+    def waiting(self) -> list[Request]:
+        """The requests that continue one whose prefix is kept."""
+        return [request for request, conversation in self._returned.items() if conversation.handle is not None]
+
     def left(self, request: Request) -> None:
         """A request waits no longer: it runs, with a lock of its own, or was taken back."""
         conversation = self._returned.pop(request, None)
@@ -158,14 +162,14 @@ class Conversations:
         kept = len(self)
         return int(TURNS_OF_ROOM * kept * self._turn) if kept else 0
 
-    def give_way(self, request: Request | None = None) -> bool:
-        """Give up a prefix, but not that of this request; false if there is none.
+    def give_way(self, request: Request | None = None, of: Callable[[Namespace], bool] = lambda _: True) -> bool:
+        """Give up a prefix, but not that of this request, and only where `of` allows it; false if there is none.
 
         Whose next turn has not come goes first, and of those the conversation that came last.
         """
         mine = self._returned.get(request) if request is not None else None
         for group in (self._idle, [c for c in self._returned.values() if c is not mine]):
-            kept = [conversation for conversation in group if conversation.handle is not None]
+            kept = [c for c in group if c.handle is not None and of(c.namespace)]
             if kept:
                 self._unlock(max(kept, key=lambda conversation: conversation.order))
                 return True

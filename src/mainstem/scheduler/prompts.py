@@ -17,8 +17,8 @@ import numpy as np
 
 from mainstem.tree import NamespaceKey, TokenArray, common_length
 
-Rank = tuple[int, int]
-"""Minus the tokens that are known, then the place in the queue: the least comes first."""
+Rank = tuple[float, int]
+"""Minus the known tokens of an edge for each prompt below it, then a place in the queue: the least comes first."""
 
 NOBODY = sys.maxsize
 NO_RANK: Rank = (1, NOBODY)
@@ -38,9 +38,10 @@ class PromptNode:
         depth: where it ends.
         known: of the tokens before `depth`, how many are known, `start` at least.
         first: the least place in the queue here or below.
-        best: the least rank here or below, as far as this node's `known` tells; it counts above if the edge is warm.
+        best: its rank among its siblings, and who is next below; it counts above if the edge is warm.
         hidden: nobody here or below is to be seen.
         num_ending: how many prompts end here.
+        num_below: how many end here or below.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class PromptNode:
         "hidden",
         "key",
         "known",
+        "num_below",
         "num_ending",
         "parent",
         "serial",
@@ -72,7 +74,7 @@ class PromptNode:
         self.parent = parent
         self.children: dict[object, PromptNode] = {}
         self.ending: list[int] = []  # a heap; may hold places of prompts that have left
-        self.num_ending = 0
+        self.num_ending = self.num_below = 0
         self.first = NOBODY
         self.best = NO_RANK
         self.hidden = False
@@ -154,14 +156,16 @@ class WaitingPrompts:
         heappush(node.ending, order)
         node.num_ending += 1
         self._at[order] = node
-        self._refresh(node)
+        self._count(node, 1)
+        self._refresh(node, self._top)
         self.learn(namespace, tokens[:known])
 
     def remove(self, order: int) -> None:
         """Take a prompt out."""
         node = self._at.pop(order)
         node.num_ending -= 1
-        self._refresh(self._prune(node))
+        self._count(node, -1)
+        self._refresh(self._prune(node), self._top)
 
     # -- what is known of them ------------------------------------------------------------------------------------
 
@@ -201,6 +205,11 @@ class WaitingPrompts:
             self._survey(node)
         self._refresh(lowest, highest)
 
+    def matched(self, namespace: NamespaceKey, tokens: TokenArray) -> int:
+        """How many leading tokens of these some prompt has too."""
+        root = self._top.children.get(namespace)
+        return 0 if root is None else self._descend(root, tokens)[1]
+
     def known(self, order: int) -> int:
         """How many leading tokens of a prompt are known."""
         node = self._at[order]
@@ -219,6 +228,13 @@ class WaitingPrompts:
     def best(self) -> int:
         """The place of the prompt of which most is known, the first of equals; NOBODY if none can be seen."""
         return self._top.best[1]
+
+    def is_hidden(self, order: int) -> bool:
+        """Whether the prompt at this place is not to be seen."""
+        node: PromptNode | None = self._at[order]
+        while node is not None and not node.hidden:
+            node = node.parent
+        return node is not None
 
     def hide(self, namespace: NamespaceKey, tokens: TokenArray, length: int) -> None:
         """Hide whoever begins with the first `length` of these tokens, one at least."""
@@ -284,6 +300,7 @@ class WaitingPrompts:
         parent = node.parent
         assert parent is not None
         upper = PromptNode(node.key, node.tokens, node.start, at, min(node.known, at), parent)
+        upper.num_below = node.num_below
         parent.children[upper.key] = upper
         node.key, node.start, node.known, node.parent = node.tokens.item(at), at, max(node.known, at), upper
         upper.children[node.key] = node
@@ -323,10 +340,11 @@ class WaitingPrompts:
         first = min(ending[0] if ending else NOBODY, node.first_of_children())
         if node.hidden or first == NOBODY:
             node.first, node.best = NOBODY, NO_RANK
-        elif node.known < node.depth:
-            node.first, node.best = first, (-node.known, first)
         else:
-            node.first, node.best = first, min(node.best_of_warm_children(), (-node.depth, first))
+            share, best = node.best_of_warm_children() if node.known == node.depth else NO_RANK
+            if node.start >= 0:  # else it stands for a namespace, or all of them
+                share = (node.start - node.known) / node.num_below
+            node.first, node.best = first, (share, first if best == NOBODY else best)
         return (node.first, node.best) != before
 
     def _refresh(self, node: PromptNode, highest: PromptNode | None = None) -> None:
@@ -340,6 +358,13 @@ class WaitingPrompts:
             passed = passed or above is highest
             if above.parent is not None:
                 above.parent.file(above)
+            above = above.parent
+
+    def _count(self, node: PromptNode, change: int) -> None:
+        """More or fewer prompts end at a node."""
+        above: PromptNode | None = node
+        while above is not None:
+            above.num_below += change
             above = above.parent
 
     # -- integrity ------------------------------------------------------------------------------------------------
@@ -356,20 +381,21 @@ class WaitingPrompts:
         ending: dict[PromptNode, list[int]] = {}
         for order, node in self._at.items():
             ending.setdefault(node, []).append(order)
-        below: dict[PromptNode, list[Rank]] = {}
         for node in reversed(nodes):
+            children = node.children.values()
             assert node.num_ending == len(ending.get(node, ())), "prompts that end at a node are miscounted"
+            assert node.num_below == node.num_ending + sum(child.num_below for child in children), "some are miscounted"
             assert node.start <= node.known <= node.depth, "more of an edge is known than it has"
-            ranks = [(-node.known, order) for order in ending.get(node, ())]
             for key, child in node.children.items():
                 assert child.parent is node, "a child has another parent"
                 assert child.key == key, "a child is in the wrong place"
                 assert node.known == node.depth or not child.warm, "known tokens begin below unknown ones"
-                all_known = node.known == node.depth
-                ranks += [(rank if all_known else -node.known, order) for rank, order in below.pop(child)]
-            assert ranks or node is self._top, "nobody waits at a node"
-            assert node.num_ending or len(node.children) > 1 or node.depth <= 0, "a node could be one with its child"
-            below[node] = ranks
-            assert node.first == min((order for _, order in ranks), default=NOBODY), "the first of a node is wrong"
-            assert node.best == min(ranks, default=NO_RANK), "the best of a node is wrong"
-        assert set(self._at) == {order for _, order in below[self._top]}, "a prompt is lost"
+            assert node.num_below or node is self._top, "nobody waits at a node"
+            assert node.num_ending or len(children) > 1 or node.depth <= 0, "a node could be one with its child"
+            first = min([*ending.get(node, ()), *(child.first for child in children)], default=NOBODY)
+            assert node.first == first, "the first of a node is wrong"
+            share, best = min((child.best for child in children if child.warm), default=NO_RANK)
+            if node.start >= 0:
+                share = (node.start - node.known) / node.num_below
+            assert node.best == (share, first if best == NOBODY else best), "the best of a node is wrong"
+        assert self._top.num_below == len(self._at), "a prompt is lost"

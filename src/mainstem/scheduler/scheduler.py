@@ -21,6 +21,8 @@ from mainstem.scheduler.observer import SchedulerObserver
 from mainstem.scheduler.output import Hold, LogitSource, ScheduledTokens, SchedulerOutput, ScoredTokens
 from mainstem.scheduler.recomputed import Recomputed
 from mainstem.scheduler.request import Request, RequestState
+from mainstem.scheduler.shares import Shares
+from mainstem.scheduler.tenants import TenantQueues
 from mainstem.scheduler.waiting import ORDERS
 from mainstem.tree import PrefixCache, PrefixHandle, Reuse
 
@@ -28,8 +30,6 @@ from mainstem.tree import PrefixCache, PrefixHandle, Reuse
 DECODE_RESERVATION = 64
 # Share of the pool that a new request must leave for those that already run, so that they are not preempted at once.
 ADMISSION_HEADROOM = 0.01
-# Most requests that are passed over in a step because conversations take up the room that they need.
-MOST_PASSED_OVER = 8
 # Most tokens whose logits are wanted for scoring in one step; a row of logits is as wide as the vocabulary.
 MAX_SCORED_TOKENS = 256
 
@@ -56,6 +56,9 @@ class Scheduler:
         lenience: how much work of later requests may go before a waiting one; see `Fairness`.
         anti_thrash: run fewer conversations rather than evict what they need next; see `Conversations`.
         cache_reserve: share of the pool that a new request may not take from the cache while others run.
+        by_tenant: whether the first two parts of a namespace name a tenant, and tenants are served alike; otherwise
+            all are one.
+        tenant_quota: most of the pool, as a share, that requests of one tenant may hold while those of others wait.
         clock: seconds; by it, a request is admitted, and a conversation is given up.
 
     Attributes:
@@ -73,6 +76,8 @@ class Scheduler:
         lenience: float = 1.0,
         anti_thrash: bool = False,
         cache_reserve: float = 0.0,
+        by_tenant: bool = False,
+        tenant_quota: float = 1.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.cache = cache
@@ -81,10 +86,11 @@ class Scheduler:
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         # The last sampled token needs no slot, hence one more token than slots.
         self.max_model_len = min(max_model_len, cache.stats().capacity + 1)
-        self.waiting = ORDERS[schedule](cache, lenience)
+        self.waiting = TenantQueues(ORDERS[schedule], cache, lenience, by_tenant=by_tenant)
         self.conversations = Conversations(cache)
         self._anti_thrash = anti_thrash and cache.reuse is Reuse.COMPUTED
         self.running: list[Request] = []
+        self.shares = Shares(cache, self.waiting, self.running, self.max_num_seqs, tenant_quota)
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
@@ -96,6 +102,8 @@ class Scheduler:
         self._step_began = 0.0
         self._candidates = Candidates(cache, self.waiting)
         self._lacks_memory: Request | None = None
+        self._claim: Request | None = None  # that the next step makes way for
+        self._precedence: list[Request] = []
         # Of the step that is under way: requests that joined it relying on tokens that others compute in it, and the
         # first slots of the pages that the prefix cache was given before they are computed.
         self._borrowers: list[Request] = []
@@ -140,7 +148,8 @@ class Scheduler:
             if request.score_from is None:
                 self._candidates.learn(request.num_generated)
             goes_on = request.score_from is None and not request.hints.ends_session
-            left = self._release(request, keep=self._anti_thrash and goes_on and len(self.waiting) > 0)
+            left = self._release(request, keep=self._anti_thrash and goes_on and bool(self.waiting))
+            self.waiting.released(request)
         if not self.waiting:
             self.conversations.give_up()
         if request.admitted_at is not None:
@@ -195,6 +204,8 @@ class Scheduler:
         self._step_began = self.clock()
         self.conversations.expire(self._step_began)
         output = SchedulerOutput([], [], [])
+        self.shares.changed()
+        self._make_way()
         budget = self._schedule_decodes(output, self.max_num_batched_tokens)
         budget = self._schedule_prefills(output, budget)
         self._admit(output, budget)
@@ -320,7 +331,8 @@ class Scheduler:
         self._uncomputed_pages.clear()
 
     def _schedule_decodes(self, output: SchedulerOutput, budget: int) -> int:
-        for request in list(self.running):
+        self._precedence = self.shares.by_precedence()
+        for request in self._precedence.copy():
             if request.state is not RequestState.RUNNING or request.num_remaining != 1:
                 continue
             if self._ensure_slot(request):
@@ -361,32 +373,39 @@ class Scheduler:
     def _admit(self, output: SchedulerOutput, budget: int) -> None:
         """Let waiting requests in, in the order of the queue.
 
-        Those that wait for tokens that another is computing are passed over; one that lacks memory holds up the rest.
+        Those that wait for tokens that another is computing are passed over; one that lacks memory holds up the rest,
+        but for those that continue conversations whose prefixes are kept.
         """
         self._lacks_memory = None
-        if not self.waiting or len(self.running) >= self.max_num_seqs:
+        if budget:
+            self._claim = None
+        if not self.waiting or (self._full and not self.shares.claims_on_seats):
             return
         donors = Donors(output, self.running if self.cache.reuse is Reuse.COMPUTED else ())
         for donor in donors.requests:
             self._candidates.pass_over(donor, donors)
-        passed_over = 0
-        while budget and len(self.running) < self.max_num_seqs:
+        while budget:
             # While others run, some of what is cached is not for the taking.
             self._candidates.reserve = int(self.cache_reserve * self.cache.capacity) if self.running else 0
-            candidate = self._candidates.next(donors)
+            if self._full and not self.shares.claims_on_seats:
+                break
+            if self._lacks_memory is None:
+                candidate = self._candidates.next(donors)
+            else:  # it waits until conversations end; turns of these may be next
+                candidate = self._candidates.first_of(self.conversations.waiting(), donors)
             if candidate is None:
+                break
+            if self._full:
+                self._note_claim(candidate)
                 break
             if candidate.follows:
                 self._follow(candidate, donors, output)
                 continue
             scheduled = self._try_admit(candidate, budget, output)
             if scheduled == 0:
-                self._lacks_memory = candidate.request
-                if len(self.conversations) == 0 or passed_over == MOST_PASSED_OVER:
-                    break
-                # It waits until conversations end; one of these may be next.
+                self._lacks_memory = self._lacks_memory or candidate.request
+                self._note_claim(candidate)
                 self.waiting.hide_one(candidate.request)
-                passed_over += 1
                 continue
             budget -= scheduled
             if self.cache.reuse is Reuse.COMPUTED:
@@ -395,6 +414,39 @@ class Scheduler:
         if budget == 0:
             self._admit_followers(donors, output)
         self.waiting.show_all()
+
+    @property
+    def _full(self) -> bool:
+        """Whether every seat is taken."""
+        return len(self.running) >= self.max_num_seqs
+
+    def _note_claim(self, candidate: Candidate) -> None:
+        """The next step makes way for a request that cannot be let in, if that is its due."""
+        if self._claim is None and self.shares.may_claim(candidate.request, candidate.room.needed):
+            self._claim = candidate.request
+
+    def _make_way(self) -> None:
+        """Let those who have more than their share give way to the request with a claim; it is next then."""
+        self.waiting.favour(None)
+        claim = self._claim
+        if claim is None or claim.state is not RequestState.WAITING:
+            return
+        tenant = self.waiting.tenant_of(claim)
+        while True:
+            self._candidates.reserve = int(self.cache_reserve * self.cache.capacity) if self.running else 0
+            room = self._candidates.room_for(claim, None)
+            if not self._full and room.available >= room.needed + self._headroom(claim):
+                self.waiting.favour(tenant)
+                return
+            if not self.shares.may_claim(claim, room.needed):
+                return
+            if not self._full and self.conversations.give_way(claim, self.shares.has_more):
+                continue
+            victim = self.shares.who_gives_way(tenant, seat=self._full)
+            if victim is None:
+                return
+            self._preempt(victim)
+            self.shares.changed()
 
     def _admit_followers(self, donors: Donors, output: SchedulerOutput) -> None:
         """Let in those that need no token of the budget, since others compute all of theirs in this step."""
@@ -421,12 +473,9 @@ class Scheduler:
     def _try_admit(self, candidate: Candidate, budget: int, output: SchedulerOutput) -> int:
         """Admit a request if memory allows; returns how many tokens were scheduled, 0 if it must wait."""
         request, room = candidate.request, candidate.room
-        next_pages = len(self.running) * self.cache.page_size
-        headroom = max(next_pages, int(ADMISSION_HEADROOM * self.cache.capacity)) if self.running else 0
         if not _rows_left(request, output):
             return 0
-        if self.running and not self.conversations.continues(request):
-            headroom += self.conversations.room_to_grow()
+        headroom = self._headroom(request)
         while room.available < room.needed + headroom:
             # What runs, or continues what is kept, is worth more than what others may come back for.
             if self.running and not self.conversations.continues(request):
@@ -437,9 +486,18 @@ class Scheduler:
         self._start(candidate)
         self.observer.needs_room(request)
         request.table.append(self.cache.allocate(room.needed, after=request.table.last, namespace=request.namespace))
+        self.shares.changed()
         num_tokens = min(budget, _most_tokens(request, output))
         self._schedule_tokens(output, request, num_tokens)
         return num_tokens
+
+    def _headroom(self, request: Request) -> int:
+        """Slots that a new request must leave for others beside what it needs."""
+        if not self.running:
+            return 0
+        next_pages = len(self.running) * self.cache.page_size
+        headroom = max(next_pages, int(ADMISSION_HEADROOM * self.cache.capacity))
+        return headroom if self.conversations.continues(request) else headroom + self.conversations.room_to_grow()
 
     def _start(self, candidate: Candidate) -> None:
         """Move a request to the running ones, its page table covering all that is or is being computed."""
@@ -465,7 +523,7 @@ class Scheduler:
             self.cache.begin(request.tokens.array[: request.num_reusable], request.namespace, match, request.hints)
             request.admitted_at = self.clock()
             request.num_cached = request.num_computed
-            self.recomputed.look(request.tokens.array, request.namespace, request.num_cached)
+            self.recomputed.look(request.tokens.array[: request.num_reusable], request.namespace, request.num_cached)
             self.counts.prompt_tokens += request.num_prompt
             self.counts.cached_tokens += request.num_cached
             self.observer.admitted(request, self.running)
@@ -489,7 +547,8 @@ class Scheduler:
         while not self._reserve(request, 1):
             if self.conversations.give_way():
                 continue
-            victim = self.running[-1]
+            while (victim := self._precedence.pop()).state is not RequestState.RUNNING:
+                pass
             self._preempt(victim)
             if victim is request:
                 return False
@@ -518,6 +577,7 @@ class Scheduler:
         request.num_preemptions += 1
         self.counts.preemptions += 1
         self.waiting.add(request)
+        self.waiting.released(request)
 
     def _store(self, request: Request, length: int) -> None:
         """Give tokens to the prefix cache, as many as whole pages hold, and keep them there by a lock."""

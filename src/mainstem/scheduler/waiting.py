@@ -8,23 +8,14 @@ cost, and nothing of steps and memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 
-from mainstem.errors import ConfigError
 from mainstem.scheduler.fairness import Fairness
 from mainstem.scheduler.prompts import NOBODY, WaitingPrompts
 from mainstem.scheduler.request import Request
-from mainstem.tree import (
-    EvictionReason,
-    NamespaceKey,
-    PrefixCache,
-    RadixCache,
-    TokenArray,
-    common_length,
-    namespace_key,
-)
-from mainstem.tree.node import Node
+from mainstem.tree import NamespaceKey, PrefixCache, TokenArray, common_length, namespace_key
 from mainstem.tree.tenancy import is_public, public_part
 
 
@@ -34,7 +25,14 @@ class WaitingQueue:
     Args:
         cache: that the requests will use.
         lenience: see `Fairness`.
+
+    Attributes:
+        follows_tree: whether it is to be told what leaves the tree, and so needs one.
+        keeps_wanted: whether what somebody who waits begins with leaves the tree after what nobody does.
     """
+
+    follows_tree: ClassVar[bool] = False
+    keeps_wanted: ClassVar[bool] = False
 
     def __init__(self, cache: PrefixCache, lenience: float = 1.0) -> None:  # noqa: ARG002 - of use to other orders
         self._requests: dict[int, Request] = {}
@@ -49,9 +47,9 @@ class WaitingQueue:
         return iter([self._requests[order] for order in sorted(self._requests)])
 
     @property
-    def latest(self) -> Request:
-        """The one that was added last."""
-        return self._requests[next(reversed(self._requests))]
+    def any_visible(self) -> bool:
+        """Whether anybody waits who is not hidden."""
+        return self._prompts.first != NOBODY
 
     def add(self, request: Request) -> None:
         """A request waits, at the place that its `order` says."""
@@ -91,6 +89,10 @@ class WaitingQueue:
         """Pass over this request and those that go on from it, until `show_all`."""
         self._prompts.hide_one(request.order)
 
+    def is_hidden(self, request: Request) -> bool:
+        """Whether this request is passed over."""
+        return self._prompts.is_hidden(request.order)
+
     def show_all(self) -> None:
         """Nobody is hidden any more."""
         self._prompts.show_all()
@@ -116,6 +118,16 @@ class WaitingQueue:
     def withdrawn(self, request: Request) -> None:
         """Not all of a request's tokens came into the cache that were said to."""
 
+    def wanted(self, namespace: NamespaceKey, tokens: TokenArray) -> int:
+        """How many of these tokens somebody who waits begins with."""
+        namespaces = [namespace]
+        if is_public(namespace):
+            namespaces += [private for private in self._prompts.namespaces() if public_part(private) == namespace]
+        return max(self._prompts.matched(one, tokens) for one in namespaces)
+
+    def evicted(self, namespace: NamespaceKey, tokens: TokenArray, length: int) -> None:
+        """Of these tokens only the first `length` are still in the tree; told to those who follow it."""
+
     def _known_of(self, request: Request) -> int:  # noqa: ARG002 - of use to other orders
         """How many tokens of a request that comes now are known."""
         return 0
@@ -135,6 +147,8 @@ class WaitingQueue:
 
 class DepthFirst(WaitingQueue):
     """The tree of waiting prompts depth first: next is who has most in common with the one that was let in last."""
+
+    keeps_wanted = True
 
     def __init__(self, cache: PrefixCache, lenience: float = 1.0) -> None:
         super().__init__(cache, lenience)
@@ -160,12 +174,12 @@ class LongestPrefix(WaitingQueue):
     What changes in the tree is told here and noted in the index; the queue is never matched anew.
     """
 
+    follows_tree = True
+    keeps_wanted = True
+
     def __init__(self, cache: PrefixCache, lenience: float = 1.0) -> None:
         super().__init__(cache, lenience)
-        if not isinstance(cache, RadixCache):
-            raise ConfigError("longest prefix first follows the radix tree; with another prefix cache, use fcfs or dfs")
         self._cache = cache
-        cache.on_evict.append(self._evicted)
 
     def computed(self, request: Request, length: int) -> None:
         if self._requests:
@@ -176,16 +190,7 @@ class LongestPrefix(WaitingQueue):
         kept = self._cache.peek(tokens, request.namespace).length
         self._prompts.forget(namespace_key(request.namespace), tokens, kept)
 
-    def _evicted(self, leaf: Node, kept: int, _: EvictionReason) -> None:
-        if not self._requests:
-            return
-        edges, node = [], leaf
-        while node.parent is not None:
-            edges.append(node.key)
-            node = node.parent
-        tokens = np.concatenate(edges[::-1])
-        length = len(tokens) - len(leaf.key) + kept
-        namespace = leaf.space.namespace
+    def evicted(self, namespace: NamespaceKey, tokens: TokenArray, length: int) -> None:
         self._prompts.forget(namespace, tokens, length)
         if is_public(namespace):
             for private in self._prompts.namespaces():
@@ -197,12 +202,14 @@ class LongestPrefix(WaitingQueue):
 
     def check_integrity(self) -> None:
         self._prompts.check_integrity()
+        if self._cache.page_size > 1:
+            return  # of a page that is cached in part, tokens count here and not there
         for request in self._requests.values():
             known, cached = self._prompts.known(request.order), self._known_of(request)
             if public_part(namespace_key(request.namespace)) is not None:
                 # What other tenants make public is found when the request is let in, and not noted before.
                 assert known <= cached, f"{request} is thought to have {known} cached tokens, but has {cached}"
-            elif self._cache.page_size == 1:  # of a page that is cached in part, tokens count here and not there
+            else:
                 assert known == cached, f"{request} is thought to have {known} cached tokens, but has {cached}"
 
 

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import ConfigDict
+
 from mainstem.config import parse_duration
 from mainstem.errors import ConfigError, InvalidRequest
 from mainstem.server.validation import Body
 from mainstem.tree import CacheHints, Keep, Retention
+from mainstem.tree.hints import LIFETIMES
 
 if TYPE_CHECKING:
     from mainstem.server.prompts import Prompt
@@ -26,7 +29,9 @@ _YES, _NO = ("1", "true", "yes"), ("0", "false", "no", "")
 
 
 class HintsBody(Body):
-    """`cache_hints`: what other APIs have no fields for."""
+    """`cache_hints`: what other APIs have no fields for. It is ours alone, so what is unknown here is a mistake."""
+
+    model_config = ConfigDict(extra="forbid")
 
     session_id: str | None = None
     end: bool | None = None
@@ -163,9 +168,12 @@ def _seconds(text: object, param: str) -> float:
     if not isinstance(text, str):
         raise InvalidRequest(f"{param} must be a time such as '5m', got {text!r}", param=param)
     try:
-        return parse_duration(text)
+        seconds = parse_duration(text)
     except ConfigError as error:
         raise InvalidRequest(f"{param}: {error}", param=param) from None
+    if seconds > LIFETIMES[-1]:
+        raise InvalidRequest(f"{param} must be at most 24h, got '{text}'; nothing is retained for longer", param=param)
+    return seconds
 
 
 def _identifier(text: str | None, param: str) -> str | None:

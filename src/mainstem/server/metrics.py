@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from mainstem.engine import AsyncEngine
     from mainstem.engine.outputs import RequestOutput
+    from mainstem.tree import Namespace
 
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 _TOKEN_BUCKETS = (0.005, 0.01, 0.015, 0.02, 0.025, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
@@ -156,5 +157,16 @@ class _EngineCollector(Collector):
         yield slots
         tenants = GaugeMetricFamily("mainstem_kv_tenant_tokens", "Cached tokens of each tenant.", labels=["tenant"])
         for account, tokens in self._engine.tokens_by_tenant().items():
-            tenants.add_metric([str(account[1]) if account[:1] == ("tenant",) else "public"], tokens)
+            tenants.add_metric([_tenant_name(account)], tokens)
         yield tenants
+        requests = GaugeMetricFamily(
+            "mainstem_tenant_requests", "Requests of each tenant, by state.", labels=["tenant", "state"]
+        )
+        for account, load in self._engine.load_by_tenant().items():
+            for state, number in load._asdict().items():
+                requests.add_metric([_tenant_name(account), state], number)
+        yield requests
+
+
+def _tenant_name(account: Namespace) -> str:
+    return str(account[1]) if account[:1] == ("tenant",) else "public"

@@ -6,10 +6,10 @@ one. Each tenant sees its own only. It knows nothing of HTTP.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+from mainstem.owned import Owned
 from mainstem.tokens import Message
 
 # Characters of text; a conversation's own, without those of the one it continues.
@@ -31,12 +31,8 @@ class StoredResponse:
     size: int
 
 
-@dataclass(slots=True)
-class _Shelf:
-    """A tenant's responses, the latest last, and how many characters they have."""
-
-    responses: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
-    size: int = 0
+_Key: TypeAlias = tuple[tuple[str, ...], str]
+"""A tenant, and the id of a response."""
 
 
 class ResponseStore:
@@ -48,38 +44,30 @@ class ResponseStore:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._kept: dict[tuple[str, ...], _Shelf] = {}
+        self._kept: dict[_Key, StoredResponse] = {}
+        self._owned: Owned[_Key] = Owned()
 
     def __len__(self) -> int:
-        return sum(len(shelf.responses) for shelf in self._kept.values())
+        return len(self._kept)
 
     def add(self, tenant: tuple[str, ...], response_id: str, response: StoredResponse) -> None:
         """Keep one; the oldest of whoever has most make room."""
-        shelf = self._kept.setdefault(tenant, _Shelf())
-        shelf.responses[response_id] = response
-        shelf.size += response.size
-        while len(self) > self._capacity:
-            self._take_oldest(max(self._kept, key=lambda owner: len(self._kept[owner].responses)))
-        while sum(shelf.size for shelf in self._kept.values()) > MAX_CHARACTERS:
-            self._take_oldest(max(self._kept, key=lambda owner: self._kept[owner].size))
+        self._kept[tenant, response_id] = response
+        self._owned.add((tenant, response_id), tenant, response.size)
+        while len(self._owned) > self._capacity or self._owned.size > MAX_CHARACTERS:
+            self._take(self._owned.first(by_size=len(self._owned) <= self._capacity))
 
     def get(self, tenant: tuple[str, ...], response_id: str) -> StoredResponse | None:
         """One that is still kept."""
-        shelf = self._kept.get(tenant)
-        return None if shelf is None else shelf.responses.get(response_id)
+        return self._kept.get((tenant, response_id))
 
     def drop(self, tenant: tuple[str, ...], response_id: str) -> bool:
         """Forget one; whether it was there."""
-        if self.get(tenant, response_id) is None:
+        if (tenant, response_id) not in self._kept:
             return False
-        self._take(tenant, response_id)
+        self._take((tenant, response_id))
         return True
 
-    def _take_oldest(self, tenant: tuple[str, ...]) -> None:
-        self._take(tenant, next(iter(self._kept[tenant].responses)))
-
-    def _take(self, tenant: tuple[str, ...], response_id: str) -> None:
-        shelf = self._kept[tenant]
-        shelf.size -= shelf.responses.pop(response_id).size
-        if not shelf.responses:
-            del self._kept[tenant]
+    def _take(self, key: _Key) -> None:
+        del self._kept[key]
+        self._owned.remove(key)

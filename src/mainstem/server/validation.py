@@ -123,13 +123,17 @@ def _sentence(error: ErrorDetails) -> str:
     path = field_path(error["loc"])
     if error["type"] == "missing":
         return f"'{path}' is required."
+    if error["type"] == "extra_forbidden":
+        return f"'{path}' is not a field that is known here."
     if expected := _EXPECTED.get(error["type"]):
         return f"'{path}' must be {expected}, but it is {_name_of(error['input'])}."
     return f"'{path}' is not valid: {error['msg']}."
 
 
 def _code(error: ErrorDetails) -> str:
-    return "missing_required_parameter" if error["type"] == "missing" else "invalid_type"
+    return {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}.get(
+        error["type"], "invalid_type"
+    )
 
 
 def _name_of(value: Any) -> str:

@@ -9,7 +9,8 @@ takes their ids, and only what is new is tokenized. A reply that comes back is r
 - by its beginning, where it was cut or edited. What follows the change is tokenized.
 
 In the first two cases the text that was generated is the prompt's. The ids of a prompt always spell its text.
-Namespaces have nothing in common: what one was told is of no use to another. It knows tokens and texts; what makes two
+Namespaces have nothing in common: what one was told is of no use to another. When something must be forgotten, it is of
+the tenant that has most: nobody's history is pushed out by another's. It knows tokens and texts; what makes two
 replies equal is the caller's business, and so is where replies come from.
 """
 
@@ -24,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mainstem.owned import Owned
 from mainstem.tokens.known_prompt import KnownPrompt, Part
 from mainstem.tokens.matching import (
     ENTRY_BYTES,
@@ -39,6 +41,8 @@ from mainstem.tokens.matching import (
 from mainstem.tokens.seams import Seams
 from mainstem.tokens.tokenizer import TokenArray, Tokenizer
 
+# So many parts of a namespace name a tenant.
+TENANT_PARTS = 2
 # Ends of prompts that are looked at after one history; templates write one, or a few.
 MAX_OPENINGS = 16
 _NOTHING: TokenArray = np.empty(0, np.int32)
@@ -100,15 +104,15 @@ class TokenHistory:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._roots: dict[tuple[Hashable, ...], _Node] = {}
-        # The least recently used first. What hangs on a node is used before it, so the first entry is always a leaf.
-        self._entries: OrderedDict[_Node | Reply, int] = OrderedDict()
-        self._bytes = 0
+        # What hangs on a node is used before it, so of each owner the first entry is always a leaf.
+        self._entries: Owned[_Node | Reply] = Owned()
         self._prompts = self._known_tokens = self._new_tokens = 0
 
     def stats(self) -> HistoryStats:
         """Sizes and counts so far."""
         with self._lock:
-            return HistoryStats(len(self._entries), self._bytes, self._prompts, self._known_tokens, self._new_tokens)
+            entries = self._entries
+            return HistoryStats(len(entries), entries.size, self._prompts, self._known_tokens, self._new_tokens)
 
     def encode(self, text: str, *, namespace: tuple[Hashable, ...] = (), meaning: Meaning | None = None) -> KnownPrompt:
         """Ids of a prompt: those that are known, and those of what is new.
@@ -153,15 +157,16 @@ class TokenHistory:
         with self._lock:
             node = self._root(prompt.namespace)
             for part in prompt.settled:
-                node = self._child(node, part)
+                node = self._child(node, part, prompt.namespace)
             if count:
                 kept = np.array(generated[:count], np.int32)
                 said = self._tokenizer.spell(kept).text
                 ends = shown.ends[:count].copy()
-                self._add(Reply(node.openings, prompt.opening.rendered, text, kept, ends, said, end_id), prompt.opening)
+                reply = Reply(node.openings, prompt.opening.rendered, text, kept, ends, said, end_id)
+                self._add(reply, prompt.opening, prompt.namespace)
             self._touch(node)
-            while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
-                self._drop(next(iter(self._entries)))
+            while len(self._entries) > self._max_entries or self._entries.size > self._max_bytes:
+                self._drop(self._entries.first(by_size=self._entries.size > self._max_bytes))
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
@@ -209,7 +214,7 @@ class TokenHistory:
                 kept = find(candidate, self._tokenizer)
                 replied = None if kept is None else self._assemble(part, candidate, kept)
                 if kept is not None and replied is not None:
-                    self._entries.move_to_end(kept.reply)
+                    self._entries.use(kept.reply)
                     return replied
         return None
 
@@ -237,19 +242,19 @@ class TokenHistory:
         root = self._roots.get(namespace)
         if root is None:
             root = self._roots[namespace] = _Node(None, Part("", "", _NOTHING, "known"), namespace)
-            self._note(root)
+            self._note(root, namespace)
         return root
 
-    def _child(self, node: _Node, part: Part) -> _Node:
+    def _child(self, node: _Node, part: Part, namespace: tuple[Hashable, ...]) -> _Node:
         child = node.children.get(part.rendered)
         if child is None:
             # A new part of this prompt is a known one of the next.
             kept = part._replace(origin="known") if part.origin == "new" else part
             child = node.children[part.rendered] = _Node(node, kept)
-            self._note(child)
+            self._note(child, namespace)
         return child
 
-    def _add(self, reply: Reply, opening: Part) -> None:
+    def _add(self, reply: Reply, opening: Part, namespace: tuple[Hashable, ...]) -> None:
         openings = reply.openings
         replies = openings.setdefault(reply.opening, Opening(opening, OrderedDict())).replies
         openings.move_to_end(reply.opening)
@@ -258,20 +263,19 @@ class TokenHistory:
             self._drop(replies[reply.shown])
             openings[reply.opening] = Opening(opening, replies)
         replies[reply.shown] = reply
-        self._note(reply)
+        self._note(reply, namespace)
 
-    def _note(self, entry: _Node | Reply) -> None:
-        self._entries[entry] = entry.size
-        self._bytes += entry.size
+    def _note(self, entry: _Node | Reply, namespace: tuple[Hashable, ...]) -> None:
+        self._entries.add(entry, namespace[:TENANT_PARTS], entry.size)
 
     def _touch(self, node: _Node | None) -> None:
         """Count a history as used: what hangs on it first."""
         while node is not None:
-            self._entries.move_to_end(node)
+            self._entries.use(node)
             node = node.parent
 
     def _drop(self, entry: _Node | Reply) -> None:
-        self._bytes -= self._entries.pop(entry)
+        self._entries.remove(entry)
         if isinstance(entry, Reply):
             openings = entry.openings
             replies = openings[entry.opening].replies

@@ -17,7 +17,7 @@ from mainstem.tree.hints import Retention
 from mainstem.tree.keys import NamespaceKey
 from mainstem.tree.node import Node
 from mainstem.tree.order import EvictionOrder, Ring
-from mainstem.tree.tenancy import Account, Space
+from mainstem.tree.tenancy import Account, Space, tenant_key
 
 
 class FairOrder:
@@ -46,7 +46,7 @@ class FairOrder:
 
     def space(self, namespace: NamespaceKey) -> Space:
         """The space of a namespace, on the account of its tenant."""
-        key = namespace[:2] if self._by_tenant else ()
+        key = tenant_key(namespace) if self._by_tenant else ()
         account = self.accounts.get(key)
         if account is None:
             order = EvictionOrder(self._retention_budget, self._clock)
@@ -57,7 +57,7 @@ class FairOrder:
 
     def account(self, namespace: NamespaceKey) -> Account | None:
         """The account that a namespace's tokens count for, if it has any."""
-        return self.accounts.get(namespace[:2] if self._by_tenant else ())
+        return self.accounts.get(tenant_key(namespace) if self._by_tenant else ())
 
     def note(self, space: Space, tokens: int) -> None:
         """So many tokens came to the account of a space, or left it."""
@@ -74,7 +74,7 @@ class FairOrder:
     @contextmanager
     def asking(self, namespace: NamespaceKey, tokens: int) -> Iterator[None]:
         """Within it, room is made for so many tokens of this namespace: they count as if its tenant held them."""
-        self._asking, self._asked = namespace[:2] if self._by_tenant else (), tokens
+        self._asking, self._asked = tenant_key(namespace) if self._by_tenant else (), tokens
         try:
             yield
         finally:
@@ -176,6 +176,9 @@ class FairOrder:
         self.note(before, -tokens)
         if node.locks == 0:
             self.add(node, now)
+        else:
+            space.account.locked += tokens
+            before.account.locked -= tokens
 
     @property
     def retained_tokens(self) -> int:

@@ -72,6 +72,8 @@ def _check_accounts(order: FairOrder, nodes: list[Node]) -> None:
     for account in order.accounts.values():
         own = by_account[id(account)]
         assert sum(len(node.key) for node in own) == account.tokens, "the tokens of an account are miscounted"
+        locked = sum(len(node.key) for node in own if node.locks)
+        assert locked == account.locked, "the locked tokens of an account are miscounted"
         _check_order(account.order, [node for node in own if node.locks == 0])
 
 

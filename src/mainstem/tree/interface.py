@@ -14,7 +14,7 @@ from mainstem.errors import OutOfSlots
 from mainstem.pages import ExtentAllocator, Run, SlotArray, disjoint_runs, slots_of
 from mainstem.tree.eviction import EvictionReason
 from mainstem.tree.hints import CacheHints
-from mainstem.tree.keys import Namespace, TokenArray, Tokens
+from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens
 
 
 class Reuse(Enum):
@@ -295,6 +295,10 @@ class PrefixCache(ABC):
     def tokens_by_tenant(self) -> dict[Namespace, int]:
         """How many tokens each tenant holds, by the parts of its namespaces that name it; empty where nobody knows."""
         return {}
+
+    def locked_tokens(self, tenant: NamespaceKey) -> int:  # noqa: ARG002 - of use to caches that know tenants
+        """How many tokens a tenant has under locks, what is public not counted; 0 where nobody knows."""
+        return 0
 
     def declare_public(self, tokens: Tokens, namespace: Namespace) -> None:
         """Let all tenants share these tokens, and all beginnings of them, from now on; see `tenancy`.

@@ -94,6 +94,14 @@ class Node(PrefixHandle):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: edge of {len(self.key)} tokens, {self.locks} locks>"
 
+    def path(self) -> list[Node]:
+        """From the one below the root to this node."""
+        above, node = [], self
+        while node.parent is not None:
+            above.append(node)
+            node = node.parent
+        return above[::-1]
+
     def compact(self) -> None:
         """Let go of much longer arrays of which the node's own are views since a split."""
         base = self.key.base

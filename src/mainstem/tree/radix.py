@@ -28,6 +28,8 @@ from mainstem.tree.tenancy import Account, Space, is_public, public_part
 
 RETURN_MARGIN = 2.0
 """What is expected back in some time is retained for so many times that."""
+SECOND_CHANCES = 8
+"""So many leaves that are wanted are passed over when room is made."""
 
 
 class RadixCache(PrefixCache):
@@ -45,6 +47,7 @@ class RadixCache(PrefixCache):
 
     Attributes:
         on_evict: whoever wants to know what leaves the tree, and why.
+        wanted: says of a leaf how many tokens of its edge somebody is about to use; see `_evict`.
         evicted_by_reason: how many tokens have left it since the start, by reason.
     """
 
@@ -70,6 +73,7 @@ class RadixCache(PrefixCache):
         self._quota = int(tenant_quota * self.capacity)
         self._is_cached = np.zeros(self.capacity, dtype=np.bool_)
         self.on_evict: list[OnEvict] = [self._sessions.evicted]
+        self.wanted: Callable[[Node], int] | None = None
         self.evicted_by_reason = dict.fromkeys(EvictionReason, 0)
 
     def match_prefix(self, tokens: Tokens, namespace: Namespace = ()) -> MatchResult:
@@ -101,6 +105,7 @@ class RadixCache(PrefixCache):
             if node.locks == 0:
                 self._order.remove(node)
                 self._evictable -= len(node.key)
+                node.space.account.locked += len(node.key)
             node.locks += 1
             node = node.parent
 
@@ -120,6 +125,7 @@ class RadixCache(PrefixCache):
             if node.locks == 0:
                 self._order.add(node, now)
                 self._evictable += len(node.key)
+                node.space.account.locked -= len(node.key)
             node = node.parent
 
     def insert(self, tokens: Tokens, namespace: Namespace = (), *, slots: SlotArray | None = None) -> InsertResult:
@@ -167,6 +173,10 @@ class RadixCache(PrefixCache):
             for account in list(self._order.accounts.values())  # other threads may ask
         }
 
+    def locked_tokens(self, tenant: NamespaceKey) -> int:
+        account = self._order.accounts.get(tenant)
+        return 0 if account is None else account.locked
+
     def evict(self, n: int) -> int:
         if n < 0:
             raise ValueError(f"cannot evict {n} tokens")
@@ -186,6 +196,9 @@ class RadixCache(PrefixCache):
     def _evict(self, n: int, next_leaf: Callable[[], Node | None], why: EvictionReason | None = None) -> int:
         """Evict `n` tokens, leaf by leaf; the only place where tokens leave the tree.
 
+        Leaves that are wanted count as used once more when it is their turn (second chance: Corbató 1968), the first
+        few; when more are, these go too.
+
         Args:
             n: rounded up to a page; less are evicted when there are no more leaves.
             next_leaf: an unlocked leaf, or None.
@@ -193,14 +206,21 @@ class RadixCache(PrefixCache):
         """
         gone: list[SlotArray] = []
         wanted = n + -n % self.page_size
+        chances = SECOND_CHANCES if self.wanted is not None and why is None else 0
         while wanted > 0 and (node := next_leaf()) is not None:
             kept = max(len(node.key) - wanted, 0)
             reason = why or node.fate
+            if chances and reason is EvictionReason.LRU:
+                kept = max(kept, self._wanted_of(node))
+                if kept == len(node.key):
+                    chances -= 1
+                    self._touch(node.path())
+                    continue
             for listener in self.on_evict:
                 listener(node, kept, reason)
             space = node.space
             if kept:
-                gone.append(self._trim(node, wanted))
+                gone.append(self._trim(node, len(node.key) - kept))
             else:
                 gone.append(node.slots)
                 self._drop(node)
@@ -216,6 +236,12 @@ class RadixCache(PrefixCache):
         self._evicted += freed
         self.allocator.free_runs(runs)
         return freed
+
+    def _wanted_of(self, leaf: Node) -> int:
+        """Tokens of its edge, in whole pages, that somebody is about to use."""
+        assert self.wanted is not None
+        length = self.wanted(leaf)
+        return length + -length % self.page_size
 
     def begin(self, tokens: Tokens, namespace: Namespace, match: MatchResult, hints: CacheHints) -> None:
         tokens = as_tokens(tokens)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 TENANT, PUBLIC, SALT = "tenant", "public", "salt"
 
 
+def tenant_key(namespace: NamespaceKey) -> NamespaceKey:
+    """The beginning of a namespace that names whose it is."""
+    return namespace[:2]
+
+
 def public_part(namespace: NamespaceKey) -> NamespaceKey | None:
     """The public namespace that a private one may read too; None if there is none for it."""
     if len(namespace) < 2 or namespace[0] != (str, TENANT) or (str, SALT) in namespace[2::2]:
@@ -41,14 +46,16 @@ class Account:
         key: the beginning of its namespaces that names the tenant.
         order: in which its nodes are evicted.
         tokens: that it holds, locked or not.
+        locked: of these, those under a lock.
     """
 
-    __slots__ = ("key", "order", "tokens")
+    __slots__ = ("key", "locked", "order", "tokens")
 
     def __init__(self, key: NamespaceKey, order: EvictionOrder) -> None:
         self.key = key
         self.order = order
         self.tokens = 0
+        self.locked = 0
 
     @property
     def is_public(self) -> bool:

@@ -1,0 +1,37 @@
+"""How much memory a conversation takes that a record keeps. It knows the parts of conversations, and no tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from sys import getsizeof
+from typing import Any
+
+from mainstem.tokens.conversation import Conversation, Message, Tool
+
+# Of a message, a tool or a call beside its texts, about.
+PART_BYTES = 300
+
+
+def size_of(conversation: Conversation) -> int:
+    """Bytes that a conversation takes, about."""
+    messages = sum(_message_size(message) for message in conversation.messages)
+    return PART_BYTES + messages + sum(_tool_size(tool) for tool in conversation.tools)
+
+
+def _message_size(message: Message) -> int:
+    texts = [*message.parts, *(call.arguments for call in message.tool_calls)]
+    if message.reasoning is not None:
+        texts.append(message.reasoning)
+    return PART_BYTES * (1 + len(message.tool_calls)) + sum(map(getsizeof, texts))
+
+
+def _tool_size(tool: Tool) -> int:
+    size, left = PART_BYTES + getsizeof(tool.description), [tool.parameters]
+    while left:
+        value: Any = left.pop()
+        size += getsizeof(value)
+        if isinstance(value, Mapping):
+            left += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple):
+            left += value
+    return size
