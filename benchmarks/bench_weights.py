@@ -33,7 +33,7 @@ import sys, time
 began = time.perf_counter()
 import psutil, resource
 from mainstem import LLM, SamplingParams
-llm = LLM(sys.argv[1], weights=sys.argv[2], kv_memory="64MiB")
+llm = LLM(sys.argv[1], weights=sys.argv[2], kv_dtype="float32", kv_memory="64MiB")
 llm.generate("The river", SamplingParams(max_tokens=1))
 took = time.perf_counter() - began
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -74,7 +74,7 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
     for _ in range(3):
         for form in FORMS:
             starts[form].append(start(model, form))
-    engines = {form: LLM(model, weights=form, kv_memory="256MiB") for form in FORMS}
+    engines = {form: LLM(model, weights=form, kv_dtype="float32", kv_memory="256MiB") for form in FORMS}
     steps: dict[str, dict[int, list[float]]] = {form: {rows: [] for rows in ROWS} for form in FORMS}
     for _ in range(repeats):
         for rows in ROWS:
