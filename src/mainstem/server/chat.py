@@ -27,7 +27,7 @@ from mainstem.server.service import Service
 from mainstem.server.turns import ANY_OBJECT, ReadyTurn, Turn, naming_schema, prepare
 from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation
-from mainstem.tokens.chat import read_messages, read_tools
+from mainstem.tokens.chat import read_messages, read_places, read_tools
 from mainstem.tools import Call, Reasoning, Segment, Text, ToolChoice
 
 
@@ -49,7 +49,8 @@ def router(service: Service) -> APIRouter:
             origin = origin_of(
                 request,
                 shape.id,
-                conversation=turn.conversation,
+                lifetime=lifetime,
+                turn=turn,
                 key=body.prompt_cache_key,
                 compare_with=comparison_id(body.prompt_cache_options),
             )
@@ -81,6 +82,7 @@ def read_turn(service: Service, body: ChatBody) -> Turn:
         params=params,
         choice=_tool_choice(body.tool_choice, parallel=body.parallel_tool_calls is not False),
         schema=_schema(body.response_format),
+        places=read_places(body.messages, conversation.messages),
     )
 
 

@@ -34,6 +34,7 @@ from mainstem.server.turns import ReadyTurn, Turn, naming_schema, prepare
 from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation
 from mainstem.tokens.anthropic import read_messages, read_tools
+from mainstem.tokens.placed import Placed, Places
 from mainstem.tools import Call, Reasoning, Segment, Text, ToolChoice
 
 # Clients send thoughts back only with a signature; ours says nothing, because there is nothing to prove.
@@ -86,7 +87,7 @@ def router(service: Service) -> APIRouter:
         writer = MessageWriter(service, body, ready)
         with naming_schema(turn, schema_param="output_config.format.schema"):
             origin = origin_of(
-                request, writer.id, conversation=turn.conversation, compare_with=_previous_message(body.diagnostics)
+                request, writer.id, lifetime=lifetime, turn=turn, compare_with=_previous_message(body.diagnostics)
             )
             generation = Generation(
                 service, [ready.prompt], ready.params, namespace=namespace, origin=origin, lifetime=lifetime
@@ -121,11 +122,13 @@ def read_turn(service: Service, body: MessagesBody) -> Turn:
         stop=stop_strings(body.stop_sequences, "stop_sequences"),
         **given,
     )
+    placed = read_messages(body.system, body.messages)
     return Turn(
-        conversation=read_conversation(body),
+        conversation=_conversation(body, placed),
         params=params,
         choice=_tool_choice(body.tool_choice),
         schema=_schema(body.output_config),
+        places=Places(placed),
     )
 
 
@@ -135,7 +138,18 @@ def read_conversation(body: CountBody) -> Conversation:
     Raises:
         InvalidRequest: naming what is wrong with one.
     """
-    messages = tuple(placed.message for placed in read_messages(body.system, body.messages))
+    return _conversation(body, read_messages(body.system, body.messages))
+
+
+def _conversation(body: CountBody, placed: tuple[Placed, ...]) -> Conversation:
+    for i, message in enumerate(body.messages):
+        if message.get("cache_control") is not None:
+            where = f"messages[{i}].cache_control"
+            raise InvalidRequest(
+                f"{where} is not allowed: a breakpoint stands on a block of content, on a tool or on the whole request",
+                param=where,
+            )
+    messages = tuple(each.message for each in placed)
     last = messages[-1]
     # The reply goes on with what the client put into the model's mouth.
     continues = last.role == "assistant" and not last.tool_calls

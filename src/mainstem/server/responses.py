@@ -31,6 +31,7 @@ from mainstem.server.stored import StoredResponse
 from mainstem.server.turns import ANY_OBJECT, Turn, naming_schema, prepare
 from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation, Message
+from mainstem.tokens.placed import Placed, Places, placed_at
 from mainstem.tokens.responses import read_input, read_tools
 from mainstem.tools import ToolChoice
 
@@ -83,8 +84,9 @@ def router(service: Service) -> APIRouter:
         service.check_model(body.model)
         tenant = tenant_of(request)
         earlier = _earlier(service, tenant, body.previous_response_id)
-        new = tuple(placed.message for placed in read_input(body.input))
-        turn = read_turn(service, body, (*earlier, *new))
+        placed = read_input(body.input)
+        new = tuple(each.message for each in placed)
+        turn = read_turn(service, body, earlier, placed)
         namespace = namespace_of(body.cache_salt, tenant)
         lifetime = read_lifetime(body, request.headers)
         ready = await prepare(service, turn, namespace=namespace)
@@ -101,7 +103,8 @@ def router(service: Service) -> APIRouter:
             origin = origin_of(
                 request,
                 writer.id,
-                conversation=turn.conversation,
+                lifetime=lifetime,
+                turn=turn,
                 key=body.prompt_cache_key,
                 compare_with=comparison_id(body.prompt_cache_options),
             )
@@ -132,8 +135,8 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-def read_turn(service: Service, body: ResponsesBody, messages: tuple[Message, ...]) -> Turn:
-    """What the body asks for, at the end of these messages.
+def read_turn(service: Service, body: ResponsesBody, earlier: tuple[Message, ...], new: tuple[Placed, ...]) -> Turn:
+    """What the body asks for, at the end of what was said earlier and of its own messages.
 
     Raises:
         InvalidRequest: naming a field that cannot be served.
@@ -147,9 +150,11 @@ def read_turn(service: Service, body: ResponsesBody, messages: tuple[Message, ..
         raise InvalidRequest(
             f"max_output_tokens must be at least 1, got {body.max_output_tokens}", param="max_output_tokens"
         )
+    said = (*(placed_at(f"previous_response.messages[{i}]", message) for i, message in enumerate(earlier)), *new)
     if body.instructions is not None:
         # They are not remembered, so that a later request can change them.
-        messages = (Message(role="system", parts=(body.instructions,)), *messages)
+        instructions = Message(role="system", parts=(body.instructions,))
+        said = (Placed(instructions, "instructions", ("instructions",)), *said)
     fields = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
     given = {name: getattr(body, name) for name in fields if getattr(body, name) is not None}
     wanted = body.max_output_tokens or service.config.default_max_tokens or None
@@ -159,10 +164,11 @@ def read_turn(service: Service, body: ResponsesBody, messages: tuple[Message, ..
         **given,
     )
     return Turn(
-        conversation=Conversation(messages, read_tools(body.tools)),
+        conversation=Conversation(tuple(each.message for each in said), read_tools(body.tools)),
         params=params,
         choice=_tool_choice(body.tool_choice, parallel=body.parallel_tool_calls is not False),
         schema=_schema(body.text),
+        places=Places(said),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from mainstem.errors import InvalidRequest
 from mainstem.tokens.conversation import ROLES, Breakpoint, Message, Tool, ToolCall
-from mainstem.tokens.placed import CallPaths, Placed, part_paths
+from mainstem.tokens.placed import CallPaths, Placed, Places, part_paths
 
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
@@ -42,6 +42,19 @@ def read_placed(messages: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
     return tuple(
         _placed(f"messages[{i}]", raw, message)
         for i, (raw, message) in enumerate(zip(messages, read_messages(messages), strict=True))
+    )
+
+
+def read_places(raw: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> Places | None:
+    """Where the texts of messages stand that `read_messages` has read; None where every content is one text."""
+    if all(type(message.get("content")) is not list for message in raw):
+        return None
+    return Places(
+        tuple(
+            _placed(f"messages[{i}]", each, message) if type(each.get("content")) is list else None
+            for i, (each, message) in enumerate(zip(raw, messages, strict=True))
+        ),
+        "tools[{}].function",
     )
 
 
