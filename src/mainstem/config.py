@@ -6,7 +6,9 @@ their metadata: `help` is the sentence `--help` shows, `metavar` names the value
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any
 
 from mainstem.errors import ConfigError, ConflictingSettings
@@ -49,8 +51,9 @@ class EngineConfig:
     )
     weights: str = setting(
         "auto",
-        "number type that the native extension keeps the weights of linear layers in, computing in float32 all the "
-        "same; auto is --dtype (docs/precision.md)",
+        "what the native extension keeps the weights of linear layers in, computing in float32 all the same; auto is "
+        "the fewest bits that hold every number as the model's file has it, such as the blocks of a GGUF file "
+        "(docs/precision.md)",
         choices=("auto", "float32", "bfloat16", "float16", "int8"),
     )
     kv_dtype: str = setting(
@@ -132,7 +135,9 @@ class EngineConfig:
         metavar="COUNT",
     )
     history_memory: str = setting(
-        "256MiB", "memory that these may take; rendered texts may take a fifth as much again", metavar="SIZE"
+        "256MiB",
+        "memory that these may take; rendered texts and bodies may take a fifth as much again each",
+        metavar="SIZE",
     )
     tenant_quota: float = setting(
         1.0,
@@ -217,6 +222,11 @@ class EngineConfig:
         if self.block_size is not None and self.prefix_cache != "block-hash":
             raise ConflictingSettings(
                 f"block_size is for prefix_cache block-hash, but that is {self.prefix_cache}; change it or leave it out"
+            )
+        if self.draft_sources == ("tree",) and self.prefix_cache != "radix":
+            raise ConflictingSettings(
+                f"speculate tree drafts from the radix tree, but prefix_cache is {self.prefix_cache}; "
+                "take ngram, or prefix_cache radix"
             )
         if self.schedule == "lpm" and self.prefix_cache != "radix":
             raise ConflictingSettings(
@@ -341,6 +351,20 @@ def _check_fields(config: EngineConfig | ServerConfig) -> None:
         choices = declared.metadata["choices"]
         if choices and value not in choices:
             raise ConfigError(f"{declared.name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_names(settings: type, names: Iterable[str]) -> None:
+    """Refuse names that no field of a settings dataclass has.
+
+    Raises:
+        ConfigError: naming the field that was perhaps meant.
+    """
+    known = [declared.name for declared in fields(settings)]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ConfigError(f"there is no setting {name}; {hint}")
 
 
 def parse_size(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -110,8 +111,25 @@ def test_files_that_cannot_be_used(explain: Explain, tmp_path: Path, text: str, 
     path = tmp_path / "bad.jsonl"
     path.write_text(text, encoding="utf-8")
     code, _, err = explain(str(path))
-    assert code == 1
+    assert code == 2
     assert complaint in err
+
+
+def test_requests_may_come_from_standard_input(explain: Explain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(chat("noon", QUESTION))))
+    code, out, _ = explain("-")
+    assert code == 0
+    assert out.startswith("line    1")
+
+
+def test_exit_codes_tell_a_wrong_file_from_a_server_that_does_not_answer(explain: Explain, tmp_path: Path) -> None:
+    assert explain(str(tmp_path / "none.jsonl"))[0] == 2
+    assert explain("--last", "--base-url", "http://127.0.0.1:9/v1")[0] == 1
+
+
+def test_it_needs_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", requests(tmp_path, chat("noon", QUESTION)), "--model", "none"]) == 2
+    assert "needs the tokenizer" in capsys.readouterr().err
 
 
 def test_usage(explain: Explain) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -34,6 +35,15 @@ def test_the_card_says_what_where_how_much_and_what_to_do(tmp_path: Path, capsys
     assert f"where     {path}:2\n             messages[0].content, character 10" in card
     assert "in 3 of 3 requests" in card
     assert "fix       leave the clock out" in card
+
+
+def test_requests_may_come_from_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = write(tmp_path, conversation(4, with_clock)).read_text(encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert main(["lint", "-", "--model", "none"]) == 0
+    assert "4 requests in 1 conversation" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("limit", "code"), [("0.9", 1), ("90%", 1), ("0", 0), ("0.05", 0)])

@@ -312,6 +312,8 @@ def test_a_draft_whose_logits_are_not_finite_is_not_followed(tiny_model: Path, m
     [
         ({"speculate": "oracle"}, "speculate must be off, tree, ngram"),
         ({"speculate": ""}, "speculate must be off"),
+        ({"speculate": "tree", "prefix_cache": "none"}, "speculate tree drafts from the radix tree"),
+        ({"max_model_length": 64}, "there is no setting max_model_length; did you mean max_model_len?"),
         ({"speculate": "tree", "max_draft": 0}, "max_draft must be between 1 and 32"),
     ],
 )

@@ -182,6 +182,22 @@ def test_namespaces_are_typed() -> None:
     assert stretches(talk.run(prompt(1), namespace=("d",))) == [(0, LENGTH, "first_seen")]
 
 
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_what_a_caller_is_told_does_not_depend_on_other_namespaces(page_size: int) -> None:
+    """Its prompt parts from one of its own; whether somebody else has it too does not show."""
+
+    def told_to_bob(*, alice: bool) -> list[tuple[int, int, str]]:
+        talk = Talk(page_size=page_size)
+        talk.run([1, *prompt(1)], namespace=("bob",))
+        if alice:
+            talk.run([2, *prompt(1)], namespace=("alice",))
+        record = talk.run([2, *prompt(1)], namespace=("bob",)).record
+        assert (record.misses[0].cause is MissCause.OTHER_NAMESPACE) == alice
+        return [(miss.start, miss.stop, miss.cause.value) for miss in record.public_misses]
+
+    assert told_to_bob(alice=True) == told_to_bob(alice=False) == [(0, 1, "first_seen"), (1, LENGTH + 1, "diverged")]
+
+
 def test_requests_of_equal_prompts_wait_in_the_tree() -> None:
     talk = Talk(budget=40)
     first, second = talk.add(prompt(1)), talk.add(prompt(1))

@@ -6,6 +6,7 @@ is new.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 
 from mainstem.diagnosis import Cause
-from mainstem.tokens import Message, Tokenizer
+from mainstem.tokens import Conversation, Message, Tokenizer
 from mainstem.tokens.conversation import Tool
+from mainstem.tree import RadixCache, TokenArray
 from tests.diagnosis.conversations import TOOLS, call, history, result
 from tests.diagnosis.test_compare import VOLATILE
 from tests.explain.talk import Talk, Told
@@ -163,3 +165,185 @@ def test_another_question_is_no_fault(talk: Talk, length: int) -> None:
     found = talk.chat((*start, Message(role="user", parts=("How many tests are there, and which of them fail?",))))
     assert set(found.causes) == {"first_seen"}
     assert found.record.num_cached > 0
+
+
+# Longer histories: what is dropped, shortened, put in or left out, in their first, their middle and their last third
+
+
+def long_history() -> Messages:
+    """Four tasks, each with a call, its result, and a conclusion that was thought about."""
+    said = [history()[0]]
+    for task in ("dates", "names", "paths", "sizes"):
+        said += [
+            Message(role="user", parts=(f"The test of {task} fails. Please repair it. {LAST_WORDS}",)),
+            call("read", f'{{"path": "{task}.py"}}'),
+            result(f"def {task}(text):\n    return text.split('-')[2]\n" * 4),
+            Message(
+                role="assistant",
+                parts=(f"The split of {task} was wrong and is right now. {LAST_WORDS}",),
+                reasoning=f"In {task}, months come before days, and nobody has noticed that for as long as two years.",
+            ),
+        ]
+    return tuple(said)
+
+
+def changed(talk: Talk, before: Messages, after: Messages) -> Told:
+    talk.chat(before)
+    return talk.chat((*after, Message(role="assistant", parts=("Done.",)), *NEXT))
+
+
+def assert_class(found: Told, cause: Cause, openai_reason: str) -> None:
+    change = found.difference.change if found.difference else None
+    assert change is not None
+    assert (change.cause, change.openai_reason, change.anthropic_type) == (cause, openai_reason, "messages_changed")
+    assert found.difference is not None
+    assert found.difference.token == found.record.num_cached > 0
+    assert found.causes["diverged"] > 0
+
+
+@pytest.mark.parametrize("dropped", [4, 8, 12])
+def test_a_window_over_the_history(talk: Talk, dropped: int) -> None:
+    old = long_history()
+    found = changed(talk, old, (old[0], *old[1 + dropped :]))
+    assert_class(found, Cause.HISTORY_WINDOWED, "context_compacted")
+
+
+@pytest.mark.parametrize("index", [3, 7, 15])
+def test_an_output_that_was_left_out(talk: Talk, index: int) -> None:
+    old = long_history()
+    found = changed(talk, old, (*old[:index], result("[output omitted]"), *old[index + 1 :]))
+    assert_class(found, Cause.HISTORY_ELIDED, "context_compacted")
+    assert found.part == f"messages[{index}].content"
+
+
+@pytest.mark.parametrize("index", [2, 6, 14])
+def test_a_message_put_in(talk: Talk, index: int) -> None:
+    old = long_history()
+    found = changed(talk, old, (*old[:index], result("Nothing is there."), *old[index:]))
+    assert_class(found, Cause.HISTORY_EDITED, "input_changed")
+
+
+# What the template does otherwise with the same history
+
+
+def rendered(
+    tokenizer: Tokenizer,
+    messages: Messages,
+    *,
+    date: tuple[int, str] | None = None,
+    tools_before: int | None = None,
+    thoughts: frozenset[int] | None = None,
+) -> TokenArray:
+    """The tokens that a template would make of a conversation.
+
+    Args:
+        tokenizer: of the model.
+        messages: of the conversation.
+        date: a message's index, and what the template writes before it.
+        tools_before: the message before which it writes the tools.
+        thoughts: the messages whose reasoning it writes; None for all.
+    """
+    text = ""
+    for i, message in enumerate(messages):
+        if date is not None and date[0] == i:
+            text += f"<|im_start|>system\nToday is {date[1]}.<|im_end|>\n"
+        if tools_before == i:
+            written = "\n".join(json.dumps(tool.definition()) for tool in TOOLS)
+            text += f"<|im_start|>system\n{written}<|im_end|>\n"
+        text += f"<|im_start|>{message.role}\n"
+        if message.reasoning and (thoughts is None or i in thoughts):
+            text += f"<think>\n{message.reasoning}\n</think>\n"
+        text += message.text
+        text += "".join(f"\n<tool_call>{call.name} {call.arguments}</tool_call>" for call in message.tool_calls)
+        text += "<|im_end|>\n"
+    return tokenizer.encode(f"{text}<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize("index", [1, 9, 16])
+def test_a_template_that_writes_todays_date(talk: Talk, tokenizer: Tokenizer, index: int) -> None:
+    old = long_history()
+    talk.chat(old, tokens=rendered(tokenizer, old, date=(index, "Monday, 30 November 2026")))
+    found = talk.chat(old, tokens=rendered(tokenizer, old, date=(index, "Tuesday, 1 December 2026")))
+    assert_class(found, Cause.TEMPLATE, "input_changed")
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 5), (5, 9), (13, 17)])
+def test_a_template_that_moves_the_tools(talk: Talk, tokenizer: Tokenizer, before: int, after: int) -> None:
+    """As those do that write the tools before the latest question."""
+    old, new = long_history(), (*long_history(), Message(role="user", parts=("And the test of times?",)))
+    talk.chat(old, TOOLS, tokens=rendered(tokenizer, old, tools_before=before))
+    found = talk.chat(new, TOOLS, tokens=rendered(tokenizer, new, tools_before=after))
+    assert_class(found, Cause.TEMPLATE, "input_changed")
+
+
+@pytest.mark.parametrize("index", [4, 8, 16])
+def test_reasoning_that_the_template_drops(talk: Talk, tokenizer: Tokenizer, index: int) -> None:
+    old, new = long_history(), (*long_history(), Message(role="user", parts=("And the test of times?",)))
+    talk.chat(old, tokens=rendered(tokenizer, old))
+    left = frozenset({4, 8, 12, 16} - {index})
+    found = talk.chat(new, tokens=rendered(tokenizer, new, thoughts=left))
+    assert_class(found, Cause.REASONING_DROPPED, "input_changed")
+
+
+@pytest.mark.parametrize("index", [4, 8, 16])
+def test_reasoning_that_the_client_drops(talk: Talk, tokenizer: Tokenizer, index: int) -> None:
+    old = long_history()
+    new = (*old[:index], replace(old[index], reasoning=None), *old[index + 1 :], *NEXT)
+    talk.chat(old, tokens=rendered(tokenizer, old))
+    found = talk.chat(new, tokens=rendered(tokenizer, new))
+    assert_class(found, Cause.REASONING_DROPPED, "input_changed")
+
+
+# What the cache lost: all of a conversation, what is behind its middle, or its last message
+
+
+@pytest.mark.parametrize("kept", [0, 9, 16])
+@pytest.mark.parametrize(
+    ("cause", "lose"),
+    [
+        ("evicted", lambda cache: cache.evict(cache.stats().evictable)),
+        ("expired", lambda cache: cache.expire(0.0)),
+        ("reset", lambda cache: cache.reset()),
+    ],
+)
+def test_what_the_cache_lost(
+    talk: Talk, tokenizer: Tokenizer, cause: str, lose: Callable[[RadixCache], int], kept: int
+) -> None:
+    old = long_history()
+    talk.chat(old)
+    # Somebody else's request runs over the same beginning.
+    tokens = tokenizer.encode(
+        tokenizer.chat.render(Conversation(old[:kept]), add_generation_prompt=False) if kept else ""
+    )
+    assert isinstance(talk.cache, RadixCache)
+    match = talk.cache.match_prefix(tokens)
+    talk.cache.lock(match.handle)
+    lose(talk.cache)
+    talk.cache.unlock(match.handle)
+    found = talk.chat((*old, *NEXT))
+    assert found.record.num_cached == match.length
+    assert (match.length > 0) == (kept > 0)
+    assert found.record.misses[0].cause.value == cause
+    assert found.record.misses[0].start == match.length
+    assert set(found.causes) == {cause, "first_seen"}
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4])
+def test_a_reply_that_is_being_written(talk: Talk, tokenizer: Tokenizer, turns: int) -> None:
+    """A second request goes on with a reply that the first one has not ended."""
+    asked = Conversation(long_history()[: 4 * turns])
+    first = talk.add(tokenizer.encode(tokenizer.chat.render(asked)), reply=30)
+    for _ in range(20):
+        talk.step()
+    told = talk.run(np.append(first.tokens.array, [8, 9]))
+    assert told.record.num_cached == first.num_prompt
+    assert told.record.misses[0].cause.value == "in_flight"
+
+
+@pytest.mark.parametrize("common", [1, 9, 17])
+def test_what_another_tenant_has(talk: Talk, common: int) -> None:
+    old = long_history()
+    talk.chat(old, namespace=("tenant", "alice"))
+    found = talk.chat((*old[:common], *NEXT), namespace=("tenant", "bob"))
+    assert found.record.misses[0].cause.value == "other_namespace"
+    assert set(found.causes) == {"other_namespace", "first_seen"}

@@ -359,3 +359,103 @@ def test_other_caches(tiny_model: Path, kind: str, expected: set[str]) -> None:
     with BackgroundServer(AsyncEngine.load(config), served) as server, httpx.Client(base_url=server.url) as client:
         chat(client, told(SYSTEM.format("kinds"), QUESTION))
         assert set(misses(chat(client, told(SYSTEM.format("kinds"), QUESTION)))) == expected
+
+
+# Parts have the names that the caller knows them by
+
+
+def parts_named(http: httpx.Client, response: httpx.Response) -> tuple[list[str], str, str]:
+    """The parts of a prompt, and where it first differs from the closest earlier one: in tokens, and in texts."""
+    told = http.get(f"/cache/explain/{response.json()['id']}").json()
+    difference = told["first_difference"]
+    names = [part["part"] for part in told["parts"] if part["part"] not in ("template", "reply")]
+    return names, difference["part"], difference["change"]["part"]
+
+
+@pytest.mark.parametrize(
+    ("path", "bodies", "names", "part"),
+    [
+        (
+            "/v1/chat/completions",
+            [
+                {
+                    "messages": [
+                        {"role": "system", "content": SYSTEM.format("noon")},
+                        {
+                            "role": "user",
+                            "content": [{"type": "text", "text": text}, {"type": "text", "text": f"{QUESTION} {NEXT}"}],
+                        },
+                    ]
+                }
+                for text in ("chat: run 1", "chat: run 2")
+            ],
+            ["messages[0].content", "messages[1].content[0].text", "messages[1].content[1].text"],
+            "messages[1].content[0].text",
+        ),
+        (
+            "/v1/responses",
+            [
+                {
+                    "instructions": f"Responses. {SYSTEM.format('noon')}",
+                    "input": [
+                        {"role": "user", "content": text},
+                        {"type": "function_call_output", "call_id": "c", "output": f"{QUESTION} {NEXT}"},
+                    ],
+                }
+                for text in ("responses: run 1", "responses: run 2")
+            ],
+            ["instructions", "input[0].content", "input[1].output"],
+            "input[0].content",
+        ),
+        (
+            "/v1/messages",
+            [
+                {
+                    "system": [{"type": "text", "text": f"Messages. {text}"}, {"type": "text", "text": QUESTION}],
+                    "messages": [{"role": "user", "content": [{"type": "text", "text": NEXT}]}],
+                    "max_tokens": 4,
+                }
+                for text in ("run 1", "run 2")
+            ],
+            ["system[0].text", "system[1].text", "messages[0].content[0].text"],
+            "system[0].text",
+        ),
+    ],
+    ids=["chat", "responses", "messages"],
+)
+def test_parts_have_the_names_of_the_callers_api(
+    http: httpx.Client, path: str, bodies: list[dict[str, Any]], names: list[str], part: str
+) -> None:
+    responses = [http.post(path, json={"model": MODEL, "temperature": 0, **body}) for body in bodies]
+    assert parts_named(http, responses[-1]) == (names, part, part)
+
+
+def test_what_is_before_a_response_that_goes_on(http: httpx.Client) -> None:
+    """It is not in the body; its name says so."""
+    body = {"model": MODEL, "instructions": SYSTEM.format("7:30"), "input": QUESTION, "max_output_tokens": 4}
+    first = http.post("/v1/responses", json=body).json()
+    body |= {"instructions": SYSTEM.format("7:31"), "input": NEXT, "previous_response_id": first["id"]}
+    names, *parts = parts_named(http, http.post("/v1/responses", json=body))
+    assert names[:2] == ["instructions", "previous_response.messages[0].content"]
+    assert names[-1] == "input"
+    assert parts == ["instructions", "instructions"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"headers": {"x-session-id": "mine"}}, {"body": {"cache_hints": {"session_id": "mine"}}}],
+    ids=["header", "body"],
+)
+def test_a_prompt_is_compared_within_its_session(http: httpx.Client, said: dict[str, Any]) -> None:
+    """Not with another's that has more in common with it."""
+
+    def ask(name: str, text: str, extra: dict[str, Any]) -> httpx.Response:
+        messages = told(f"{name}. {SYSTEM.format('noon')}", text)
+        body = {"model": MODEL, "messages": messages, "max_tokens": 4, **extra.get("body", {})}
+        return http.post("/v1/chat/completions", json=body, headers=extra.get("headers"))
+
+    kind = next(iter(said))
+    mine = ask(f"{kind} 1", QUESTION, said)
+    ask(f"{kind} 2", f"{QUESTION} {NEXT}", {})
+    found = http.get(f"/cache/explain/{ask(f'{kind} 3', f'{QUESTION} {NEXT}', said).json()['id']}").json()
+    assert found["compared_with"]["id"] == mine.json()["id"]

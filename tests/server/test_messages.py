@@ -326,3 +326,12 @@ def test_an_empty_reply_has_no_blocks() -> None:
     whole, events = write("")
     assert whole["content"] == []
     assert [event.type for event in events] == ["message_start", "message_delta", "message_stop"]
+
+
+def test_a_breakpoint_on_a_message_is_refused_as_the_hosted_api_does(http: httpx.Client) -> None:
+    message = {"role": "user", "content": "Hello.", "cache_control": {"type": "ephemeral"}}
+    body = {"model": "tiny", "max_tokens": 4, "messages": [message]}
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        response = http.post(path, json=body)
+        assert response.status_code == 400
+        assert "messages[0].cache_control" in response.json()["error"]["message"]

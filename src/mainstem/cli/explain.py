@@ -26,7 +26,10 @@ to it, what that cost, and what to do about it.
 Given an id (that of the reply, or its x-request-id) or --last, it asks the
 server. Given a file with one request body a line, it plays them in their order
 through a prefix cache, without a model, and prints a line for each request and
-a card for each that lost tokens.
+a card for each that lost tokens; - reads them from standard input.
+
+Exit code 1 if the server does not answer or does not remember the request, 2 if a
+flag or the file is wrong.
 
 examples:
   mainstem explain --last
@@ -71,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_file(what: str) -> bool:
-    return what.endswith((".jsonl", ".json")) or Path(what).is_file()
+    return what == "-" or what.endswith((".jsonl", ".json")) or Path(what).is_file()
 
 
 def _ask(arguments: argparse.Namespace, request_id: str) -> dict[str, Any]:

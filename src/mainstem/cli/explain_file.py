@@ -7,6 +7,7 @@ replied is taken from the next request that goes on with the conversation.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,14 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mainstem.diagnosis.bodies import is_anthropic
-from mainstem.errors import InvalidRequest, MainstemError
+from mainstem.errors import ConfigError, InvalidRequest
 from mainstem.explain import MissCause, Origin, Record, Recorder
 from mainstem.explain.diagnosis import FirstDifference, first_difference
 from mainstem.explain.report import explanation
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, Scheduler
 from mainstem.tokens import Conversation, Message, Tokenizer, anthropic, responses
-from mainstem.tokens.chat import read_messages, read_tools
+from mainstem.tokens.chat import add_message, check_any, places_of, read_tools
+from mainstem.tokens.placed import Placed, Places
+from mainstem.tokens.reading import read_on
 from mainstem.tools import Dialect
 from mainstem.tools.reading import read_reply
 from mainstem.tree import RadixCache, TokenArray, common_length
@@ -36,12 +39,14 @@ class _Line(NamedTuple):
     Attributes:
         number: of its line.
         conversation: None for a plain prompt.
+        places: where its texts stand in the body.
         tokens: int32[n], its prompt.
         key: its `prompt_cache_key`.
     """
 
     number: int
     conversation: Conversation | None
+    places: Places | None
     tokens: TokenArray
     key: str | None
 
@@ -60,6 +65,8 @@ def explain_file(path: Path, model: str, pool_tokens: int) -> Iterator[tuple[int
     from mainstem.model import resolve_model
     from mainstem.server.parts import parts_of
 
+    if model == "none":
+        raise ConfigError("--model none: causes are counted in tokens, so it needs the tokenizer of a model")
     tokenizer = Tokenizer.load(resolve_model(model).folder)
     lines = [_read(number, text, tokenizer) for number, text in _texts(path)]
     cache = RadixCache(pool_tokens)
@@ -70,19 +77,21 @@ def explain_file(path: Path, model: str, pool_tokens: int) -> Iterator[tuple[int
     for i, line in enumerate(lines):
         record = _play(line, _reply(line, lines[i + 1 :], tokenizer), scheduler)
         difference = _difference(record, line, tokenizer, dialect)
-        parts = parts_of(recorder.tokens_of(record), record.num_prompt, line.conversation, tokenizer)
+        parts = parts_of(recorder.tokens_of(record), record.num_prompt, line.conversation, tokenizer, line.places)
         told = explanation(record, difference=difference, parts=parts, in_confidence=True, same_tenant=lambda _: True)
         yield line.number, told
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise MainstemError(f"{path} cannot be read: {error}") from None
+        lines = (sys.stdin.read() if path == Path("-") else path.read_text(encoding="utf-8")).splitlines()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file; it should have one body in JSON on each line") from None
     found = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
-        raise MainstemError(f"{path} has no requests; it should have one body in JSON on each line")
+        raise ConfigError(f"{path} has no requests; it should have one body in JSON on each line")
     return iter(found)
 
 
@@ -93,26 +102,30 @@ def _read(number: int, text: str, tokenizer: Tokenizer) -> _Line:
             raise InvalidRequest("a request's body is a JSON object")
         key = body.get("prompt_cache_key")
         if isinstance(body.get("prompt"), str):
-            return _Line(number, None, tokenizer.encode_prompt(body["prompt"]), key)
-        conversation = _conversation(body)
-        return _Line(number, conversation, tokenizer.encode(tokenizer.chat.render(conversation)), key)
+            return _Line(number, None, None, tokenizer.encode_prompt(body["prompt"]), key)
+        conversation, places = _conversation(body)
+        return _Line(number, conversation, places, tokenizer.encode(tokenizer.chat.render(conversation)), key)
     except (ValueError, InvalidRequest) as error:
-        raise MainstemError(f"line {number} is no request to explain: {error}") from None
+        raise ConfigError(f"line {number} is no request to explain: {error}") from None
 
 
-def _conversation(body: dict[str, Any]) -> Conversation:
+def _conversation(body: dict[str, Any]) -> tuple[Conversation, Places | None]:
     """What a body of Chat Completions, Messages or Responses asks to be continued."""
     tools = body.get("tools")
     if "input" in body:
         placed, offered = responses.read_input(body["input"]), responses.read_tools(tools)
         instructions = body.get("instructions")
-        head = (Message(role="system", parts=(instructions,)),) if isinstance(instructions, str) else ()
-        return Conversation((*head, *(each.message for each in placed)), offered)
+        if isinstance(instructions, str):
+            head = Message(role="system", parts=(instructions,))
+            placed = (Placed(head, "instructions", ("instructions",)), *placed)
+        return Conversation(tuple(each.message for each in placed), offered), Places(placed)
     messages = body.get("messages") or ()
     if is_anthropic(body):
         placed = anthropic.read_messages(body.get("system"), messages)
-        return Conversation(tuple(each.message for each in placed), anthropic.read_tools(tools))
-    return Conversation(read_messages(messages), read_tools(tools))
+        return Conversation(tuple(each.message for each in placed), anthropic.read_tools(tools)), Places(placed)
+    check_any(messages)
+    said = read_on(messages, add_message).messages
+    return Conversation(tuple(each.message for each in said), read_tools(tools)), places_of(said)
 
 
 def _reply(line: _Line, later: Sequence[_Line], tokenizer: Tokenizer) -> TokenArray:
@@ -136,7 +149,7 @@ def _reply(line: _Line, later: Sequence[_Line], tokenizer: Tokenizer) -> TokenAr
 
 def _play(line: _Line, reply: TokenArray, scheduler: Scheduler) -> Record:
     """Have the scheduler run a request that is answered with these tokens."""
-    origin = Origin(id=f"line {line.number}", key=line.key, conversation=line.conversation)
+    origin = Origin(id=f"line {line.number}", key=line.key, conversation=line.conversation, places=line.places)
     request = Request(origin.id, line.tokens, SamplingParams(), max_tokens=max(1, len(reply)), origin=origin)
     scheduler.add(request)
     said = reply.tolist() or [0]
@@ -159,4 +172,5 @@ def _difference(record: Record, line: _Line, tokenizer: Tokenizer, dialect: Dial
         record.closest,
         lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
         partial(read_reply, tokenizer, dialect),
+        places=line.places,
     )

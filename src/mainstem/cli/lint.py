@@ -36,6 +36,7 @@ examples:
                                                   than 90% can be reused
   mainstem lint logs/ run.traj --json             for programs
   mainstem lint requests.jsonl --model ~/models/qwen3-8b
+  jq -c .request log.jsonl | mainstem lint -      JSON lines from another command
 
 Files: JSON lines, each a body of Chat Completions, Responses, Messages or
 plain completions, or a log entry with the body under "request" or "body" and
@@ -63,7 +64,9 @@ class _Counting(NamedTuple):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    parser.add_argument("paths", metavar="FILE", type=Path, nargs="+", help="requests, or a folder of such files")
+    parser.add_argument(
+        "paths", metavar="FILE", type=Path, nargs="+", help="requests, or a folder of such files; - for standard input"
+    )
     parser.add_argument(
         "--fail-under",
         metavar="SHARE",

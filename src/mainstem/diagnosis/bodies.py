@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mainstem.diagnosis.prompt import Field, Kind, MessagePart, Prompt, ToolPart, message_of, text_prompt
+from mainstem.diagnosis.prompt import MessagePart, Prompt, ToolPart, message_of, placed_part, text_prompt
 from mainstem.errors import InvalidRequest
 from mainstem.tokens import anthropic, responses
 from mainstem.tokens.chat import read_placed, read_tools
@@ -130,24 +130,6 @@ def _tool(tool: Any, body: Mapping[str, Any]) -> Any:
 
 def _prompt(said: Sequence[Placed], tools: tuple[ToolPart, ...], model: str | None) -> Prompt:
     return Prompt(messages=tuple(map(placed_part, said)), tools=tools, model=model)
-
-
-def placed_part(placed: Placed) -> MessagePart:
-    """A message as a part whose fields have the paths that they were read from."""
-    message, fields = placed.message, []
-    if message.reasoning:
-        fields.append(Field(placed.reasoning, Kind.REASONING, message.reasoning))
-    if message.parts:
-        starts, at = [], 0
-        for path, part in zip(placed.parts, message.parts, strict=True):
-            starts.append((at, path))
-            at += len(part) + 1  # parts are joined by line breaks
-        path = placed.parts[0] if len(starts) == 1 else f"{placed.path}.content"
-        fields.append(Field(path, Kind.TEXT, message.text, tuple(starts)))
-    for paths, call in zip(placed.calls, message.tool_calls, strict=True):
-        fields.append(Field(paths.name, Kind.NAME, call.name))
-        fields.append(Field(paths.arguments, Kind.ARGUMENTS, call.arguments))
-    return MessagePart(placed.path, message.role, tuple(fields))
 
 
 def _placed_tools(tools: Sequence[Tool], path: str) -> tuple[ToolPart, ...]:

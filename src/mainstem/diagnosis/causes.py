@@ -79,30 +79,26 @@ _LABELS = {
 }
 
 
+_BY_PLACE: dict[Place, Literal["model_changed", "tools_changed"]] = {
+    Place.MODEL: "model_changed",
+    Place.TOOLS: "tools_changed",
+}
+"""What both APIs call the same."""
+
+
 def openai_reason(cause: Cause, place: Place) -> OpenAIReason | None:
     """`reason` of OpenAI's `prompt_cache_diagnostics` of type `cache_miss`; None where nothing was lost."""
     if not cause.is_fault:
         return None
-    if place is Place.MODEL:
-        return "model_changed"
-    if place is Place.TOOLS:
-        return "tools_changed"
-    if cause in (Cause.HISTORY_ELIDED, Cause.HISTORY_WINDOWED):
-        return "context_compacted"
-    return "input_changed"
+    is_shortened = cause in (Cause.HISTORY_ELIDED, Cause.HISTORY_WINDOWED)
+    return _BY_PLACE.get(place) or ("context_compacted" if is_shortened else "input_changed")
 
 
 def anthropic_type(cause: Cause, place: Place) -> AnthropicType | None:
     """`type` of Anthropic's `cache_miss_reason`; None where nothing was lost."""
     if not cause.is_fault:
         return None
-    if place is Place.MODEL:
-        return "model_changed"
-    if place is Place.TOOLS:
-        return "tools_changed"
-    if place is Place.SYSTEM:
-        return "system_changed"
-    return "messages_changed"
+    return _BY_PLACE.get(place) or ("system_changed" if place is Place.SYSTEM else "messages_changed")
 
 
 _VOLATILE_FIX = "move it to the end of the newest message"

@@ -71,7 +71,7 @@ def compare_rendered(
     faults = [difference for difference in found if difference.is_fault]
     if faults:
         return min(faults, key=lambda fault: _rank(fault, before, shared))
-    if shared == len(before.text) or not found:
+    if shared == len(before.text) or (not found and shared >= _end_of_said(after)):
         return found[0] if found else None
     return _template(before, after, shared)
 
@@ -92,6 +92,13 @@ def _system_stretch(rendered: Rendered) -> tuple[int, int] | None:
     text = prompt.messages[0].text().strip()
     start = rendered.text.find(text) if text else -1
     return None if start < 0 else (start, start + len(text))
+
+
+def _end_of_said(rendered: Rendered) -> int:
+    """Where the text of the last message ends; what comes then asks for a reply."""
+    text = rendered.prompt.messages[-1].text().strip() if rendered.prompt.messages else ""
+    start = rendered.text.rfind(text) if text else -1
+    return 0 if start < 0 else start + len(text)
 
 
 def _template(before: Rendered, after: Rendered, at: int) -> Difference | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from mainstem.diagnosis.causes import Place
 from mainstem.tokens.conversation import Conversation, Message
+from mainstem.tokens.placed import Placed, Places, chat_places
 
 SYSTEM_ROLES = ("system", "developer")
 
@@ -108,12 +109,22 @@ class Prompt:
 REPLY = "reply"
 
 
-def prompt_of(conversation: Conversation, *, model: str | None = None) -> Prompt:
-    """A conversation as a prompt to compare; messages and tools have the paths of Chat Completions."""
+def prompt_of(conversation: Conversation, places: Places | None = None, *, model: str | None = None) -> Prompt:
+    """A conversation as a prompt to compare.
+
+    Args:
+        conversation: of messages and tools.
+        places: that they have in a request's body; None for those of Chat Completions.
+        model: that was asked for.
+    """
+    places = places or chat_places(conversation)
     return Prompt(
-        messages=tuple(message_of(message, f"messages[{i}]") for i, message in enumerate(conversation.messages)),
+        messages=tuple(
+            message_of(message, f"messages[{i}]") if placed is None else placed_part(placed)
+            for i, (message, placed) in enumerate(zip(conversation.messages, places.messages, strict=True))
+        ),
         tools=tuple(
-            ToolPart(f"tools[{i}].function", tool.name, tool.definition()["function"])
+            ToolPart(places.tools.format(i), tool.name, tool.definition()["function"])
             for i, tool in enumerate(conversation.tools)
         ),
         model=model,
@@ -132,6 +143,24 @@ def message_of(message: Message, path: str = REPLY) -> MessagePart:
         fields.append(Field(f"{at}.name", Kind.NAME, call.name))
         fields.append(Field(f"{at}.arguments", Kind.ARGUMENTS, call.arguments))
     return MessagePart(path, message.role, tuple(fields))
+
+
+def placed_part(placed: Placed) -> MessagePart:
+    """A message as a part whose fields have the paths that they were read from."""
+    message, fields = placed.message, []
+    if message.reasoning:
+        fields.append(Field(placed.reasoning, Kind.REASONING, message.reasoning))
+    if message.parts:
+        starts, at = [], 0
+        for path, part in zip(placed.parts, message.parts, strict=True):
+            starts.append((at, path))
+            at += len(part) + 1  # parts are joined by line breaks
+        path = placed.parts[0] if len(starts) == 1 else f"{placed.path}.content"
+        fields.append(Field(path, Kind.TEXT, message.text, tuple(starts)))
+    for paths, call in zip(placed.calls, message.tool_calls, strict=True):
+        fields.append(Field(paths.name, Kind.NAME, call.name))
+        fields.append(Field(paths.arguments, Kind.ARGUMENTS, call.arguments))
+    return MessagePart(placed.path, message.role, tuple(fields))
 
 
 def text_prompt(text: str, *, model: str | None = None) -> Prompt:

@@ -109,8 +109,13 @@ def _conversations(budget: MemoryBudget, max_model_len: int) -> Iterator[Check]:
             Level.WARNING,
             "room",
             f"the pool does not hold two conversations of {max_model_len:,} tokens: one of that length pushes all "
-            f"others out. Raise --kv-memory, or set --max-model-len {max(budget.pool_tokens // 4, 2)}",
+            f"others out. Raise --kv-memory, or set --max-model-len {_round(budget.pool_tokens // 4)}",
         )
+
+
+def _round(tokens: int) -> int:
+    """At most so many tokens, as people write them."""
+    return next((tokens // unit * unit for unit in (1024, 256, 64) if tokens >= 4 * unit), max(tokens, 2))
 
 
 def _reserve(config: EngineConfig, budget: MemoryBudget) -> Check:

@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from mainstem.config import EngineConfig
+from mainstem.config import EngineConfig, check_names
 from mainstem.engine.asked import Asked, Submission
 from mainstem.engine.branch import Branch, Score, generate_together, score_together
 from mainstem.engine.history import new_history
@@ -50,10 +50,12 @@ class LLM:
     """
 
     def __init__(self, model: str = "smollm2", *, progress: Progress = no_progress, **settings: Any) -> None:
+        check_names(EngineConfig, settings)
         self.config = EngineConfig(model=model, **settings)
         self._engine = EngineThread(self.config, progress)
         self.model_name = self._engine.model_name
         self.budget = self._engine.budget
+        self.compute = self._engine.compute
         self.core = self._engine.core
         self.tokenizer = self.core.tokenizer
         self.history = new_history(self.config, self.tokenizer)

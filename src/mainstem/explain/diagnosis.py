@@ -11,6 +11,7 @@ from typing import NamedTuple
 from mainstem.diagnosis import Difference, Prompt, Rendered, compare_rendered, message_of, prompt_of, text_prompt
 from mainstem.explain.records import Comparison
 from mainstem.tokens.conversation import Conversation, Message
+from mainstem.tokens.placed import Places
 from mainstem.tree import TokenArray
 
 Decode = Callable[[TokenArray], str]
@@ -43,6 +44,7 @@ def first_difference(
     decode: Decode,
     read_reply: ReadReply,
     *,
+    places: Places | None = None,
     canonical_tools: bool = False,
 ) -> FirstDifference | None:
     """Where a request parts from the one it is compared with; None if it has all that the earlier one has.
@@ -55,6 +57,7 @@ def first_difference(
         comparison: with the earlier one, whose tokens it has.
         decode: for both.
         read_reply: for what the earlier request was answered.
+        places: where the later request's texts stand in its body; None for those of Chat Completions.
         canonical_tools: the order of keys in tools' schemas does not matter.
     """
     theirs, at = comparison.earlier, comparison.common
@@ -62,7 +65,7 @@ def first_difference(
         return None
     earlier = Rendered(_prompt(theirs, comparison, decode, read_reply), decode(theirs))
     text = decode(tokens)
-    prompt = text_prompt(text) if conversation is None else prompt_of(conversation)
+    prompt = text_prompt(text) if conversation is None else prompt_of(conversation, places)
     start = max(0, at - _AROUND)
     return FirstDifference(
         token=at,
@@ -79,5 +82,5 @@ def _prompt(theirs: TokenArray, comparison: Comparison, decode: Decode, read_rep
     if conversation is None:
         return text_prompt(decode(theirs))
     reply = theirs[comparison.num_prompt :]
-    prompt = prompt_of(conversation)
+    prompt = prompt_of(conversation, comparison.places)
     return prompt.with_reply(message_of(read_reply(conversation, reply))) if len(reply) else prompt

@@ -184,17 +184,11 @@ class Recorder(SchedulerObserver):
         )
         found = self._sequences.find(tokens, record.namespace)
         windows = fingerprint(tokens, hash(record.namespace))
-        misses: list[Miss] = []
         if record.num_uncached and isinstance(self._cache, NoPrefixCache):
-            misses = [Miss(0, len(tokens), MissCause.NEVER_CACHED)]
+            record.misses = record.public_misses = (Miss(0, len(tokens), MissCause.NEVER_CACHED),)
         elif record.num_uncached:
-            search = self._known(request, tokens, running, found)
-            misses = search.misses
-            if search.at < len(tokens):
-                lost = self._compare(record, tokens, self._closest(record, tokens, found, windows))
-                misses += _unknown(lost, search.at)
-        record.misses = tuple(misses)
-        for miss in misses:
+            self._explain(record, request, tokens, running, found, windows)
+        for miss in record.misses:
             self.counts[miss.cause] += miss.stop - miss.start
         if origin is not None and origin.compare_with is not None:
             earlier = next((r for r in self.of(origin.compare_with) if r.tenant == record.tenant), None)
@@ -221,6 +215,24 @@ class Recorder(SchedulerObserver):
                 request.record.prefill_s += seconds * (stop - start) / total
 
     # -- causes ---------------------------------------------------------------------------------------------------
+
+    def _explain(
+        self,
+        record: Record,
+        request: Request,
+        tokens: TokenArray,
+        running: Sequence[Request],
+        found: Found[Record],
+        windows: Fingerprint,
+    ) -> None:
+        """Find the causes of a request's uncached tokens, and what they were if there were no other namespaces."""
+        alone = self._known(request, tokens, running, found._replace(other=None))
+        search = alone if found.other is None else self._known(request, tokens, running, found)
+        lost = np.zeros(0, np.bool_)
+        if alone.at < len(tokens):
+            lost = self._compare(record, tokens, self._closest(record, tokens, found, windows))
+        record.public_misses = (*alone.misses, *_unknown(lost, alone.at))
+        record.misses = record.public_misses if search is alone else (*search.misses, *_unknown(lost, search.at))
 
     def _known(self, request: Request, tokens: TokenArray, running: Sequence[Request], found: Found[Record]) -> _Search:
         """The causes of tokens that somebody computed, or is computing, behind the same beginning."""
@@ -312,6 +324,7 @@ class Recorder(SchedulerObserver):
             lost=int(lost.sum()),
             earlier=theirs,
             conversation=earlier.conversation,
+            places=earlier.places,
             text_bytes=earlier.text_bytes,
         )
         return _Compared(comparison, lost)
@@ -368,6 +381,8 @@ class Recorder(SchedulerObserver):
 
 def _unknown(lost: npt.NDArray[np.bool_], at: int) -> Iterator[Miss]:
     """The causes of tokens from `at` on that nobody computed behind this beginning; `lost` by position."""
+    if at >= len(lost):
+        return
     edges = np.flatnonzero(np.diff(lost[at:])) + at + 1
     for start, stop in pairwise([at, *edges.tolist(), len(lost)]):
         yield Miss(start, stop, MissCause.DIVERGED if lost[start] else MissCause.FIRST_SEEN)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mainstem.explain.causes import MissCause
 from mainstem.explain.sequences import Step
 from mainstem.tokens.conversation import Conversation
+from mainstem.tokens.placed import Places
 from mainstem.tree import TokenArray
 from mainstem.tree.ghosts import Fate
 from mainstem.tree.keys import NamespaceKey
@@ -35,6 +36,7 @@ class Origin:
         key: what groups it with others, if the caller says so.
         compare_with: the id of an earlier request that the caller wants it to be compared with.
         conversation: what was rendered; None for plain prompts.
+        places: where its texts stand in the caller's request; None for those of Chat Completions.
     """
 
     id: str
@@ -44,6 +46,7 @@ class Origin:
     key: str | None = None
     compare_with: str | None = None
     conversation: Conversation | None = None
+    places: Places | None = None
 
 
 class Miss(NamedTuple):
@@ -74,6 +77,7 @@ class Comparison:
         lost: tokens after these that both have in common, but not in the same place.
         earlier: int32[length], its tokens; None once they are remembered only with the earlier request's record.
         conversation: what it was rendered from.
+        places: where its texts stand in the caller's request.
         text_bytes: that this takes, about.
     """
 
@@ -85,6 +89,7 @@ class Comparison:
     lost: int
     earlier: TokenArray | None
     conversation: Conversation | None
+    places: Places | None = None
     text_bytes: int = 0
 
     @property
@@ -106,6 +111,7 @@ class Record:
         num_prompt: tokens of its prompt.
         num_cached: of these, those that were cached when it was admitted.
         misses: the others, from the first to the last, without a gap.
+        public_misses: the same, had no other namespace anything: what its caller may be told.
         origin: where it came from; None if nobody said.
         closest: the earlier request that has most in common with it; None if there was none.
         asked: the one that its caller wanted it to be compared with; None if that is not known.
@@ -125,6 +131,7 @@ class Record:
     num_prompt: int
     num_cached: int
     misses: tuple[Miss, ...] = ()
+    public_misses: tuple[Miss, ...] = ()
     origin: Origin | None = None
     closest: Comparison | None = None
     asked: Comparison | None = None
@@ -155,6 +162,11 @@ class Record:
     def conversation(self) -> Conversation | None:
         """What the prompt was rendered from."""
         return None if self.origin is None else self.origin.conversation
+
+    @property
+    def places(self) -> Places | None:
+        """Where its texts stand in the caller's request."""
+        return None if self.origin is None else self.origin.places
 
     @property
     def kept_bytes(self) -> int:

@@ -17,26 +17,18 @@ from mainstem.explain.records import Comparison, Miss, Record, tokens_by_cause
 MAX_STRETCHES = 100
 
 
-def in_public(misses: Iterable[Miss]) -> list[Miss]:
-    """The causes as a reply may tell them: what only another namespace has is seen for the first time."""
-    return [
-        Miss(miss.start, miss.stop, MissCause.FIRST_SEEN) if miss.cause is MissCause.OTHER_NAMESPACE else miss
-        for miss in misses
-    ]
-
-
 def public_totals(records: Iterable[Record]) -> dict[str, int]:
     """Uncached tokens by cause, as a reply may tell them."""
     totals: dict[str, int] = {}
     for record in records:
-        for cause, tokens in tokens_by_cause(in_public(record.misses)).items():
+        for cause, tokens in tokens_by_cause(record.public_misses).items():
             totals[cause.value] = totals.get(cause.value, 0) + tokens
     return totals
 
 
 def cause_in_a_word(record: Record, difference: FirstDifference | None) -> str:
     """The cause of most uncached tokens, with the class of the change if that is what it was, as in `diverged:uuid`."""
-    totals = tokens_by_cause(in_public(record.misses))
+    totals = tokens_by_cause(record.public_misses)
     cause = max(totals, key=lambda each: totals[each], default=None)
     if cause is None:
         return "none"
@@ -62,7 +54,7 @@ def explanation(
         in_confidence: for someone who may know what other namespaces have cached.
         same_tenant: whether the request with this id is the reader's too; others are not named.
     """
-    misses = list(record.misses) if in_confidence else in_public(record.misses)
+    misses = record.misses if in_confidence else record.public_misses
     causes = [_cause(record, misses, cause, difference, same_tenant) for cause in tokens_by_cause(misses)]
     return {
         "object": "cache.explanation",

@@ -8,6 +8,7 @@ Images, hosted tools and other things that are no text count as a short stand-in
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from mainstem.diagnosis import MessagePart, Prompt, prompt_of_body, reply_of_res
 from mainstem.errors import ConfigError, InvalidRequest
 from mainstem.lint.conversations import Conversation, Place, Request, group
 
+STANDARD_INPUT = Path("-")
 _BODY_KEYS = ("body", "request", "request_body", "kwargs", "params", "data", "json", "input_data")
 _REPLY_KEYS = ("response", "reply", "response_body", "completion", "message")
 _ENDPOINTS = ("/chat/completions", "/responses", "/messages", "/completions")
@@ -40,7 +42,7 @@ def read(paths: Iterable[Path]) -> ReadResult:
     conversations: list[Conversation] = []
     skipped: list[str] = []
     recorded: list[Path] = []
-    for path in files_of(paths, missing="there is no file"):
+    for path in _files(paths):
         values = _values(path)
         if values is None:
             recorded.append(path)
@@ -52,6 +54,11 @@ def read(paths: Iterable[Path]) -> ReadResult:
         skipped += map(str, found.skipped)
         conversations += _recorded(found.recordings, paths)
     return ReadResult(conversations, skipped)
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        yield from [path] if path == STANDARD_INPUT else files_of([path], missing="there is no file")
 
 
 def _apart(paths: Sequence[Path]) -> Iterator[list[Path]]:
@@ -67,6 +74,8 @@ def _apart(paths: Sequence[Path]) -> Iterator[list[Path]]:
 
 def _values(path: Path) -> list[tuple[Place, Any]] | None:
     """The logged values of a file of requests, with their places; None for other files."""
+    if path == STANDARD_INPUT:
+        return [(Place("standard input", number, True), value) for number, value in _lines(path)]
     if path.suffix == ".yaml":
         values = _of_cassette(path)
     elif path.suffix == ".json":
@@ -86,10 +95,11 @@ def _values(path: Path) -> list[tuple[Place, Any]] | None:
 
 def _lines(path: Path) -> list[tuple[int, Any]]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    return [(i, _parsed(f"{path}:{i}", line)) for i, line in enumerate(lines, 1) if line.strip()]
+    name = "standard input, line " if path == STANDARD_INPUT else f"{path}:"
+    return [(i, _parsed(f"{name}{i}", line)) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def _of_cassette(path: Path) -> list[tuple[int, Any]]:

@@ -55,7 +55,11 @@ def router(service: Service) -> APIRouter:
             # They are chosen by their log-probabilities, whether or not those are reported.
             params = replace(params, n=candidates, logprobs=params.logprobs or 0)
         origin = origin_of(
-            request, shape.id, key=body.prompt_cache_key, compare_with=comparison_id(body.prompt_cache_options)
+            request,
+            shape.id,
+            lifetime=lifetime,
+            key=body.prompt_cache_key,
+            compare_with=comparison_id(body.prompt_cache_options),
         )
         generation = Generation(service, prompts, params, namespace=namespace, origin=origin, lifetime=lifetime)
         return await answer(request, generation, shape, stream=bool(body.stream), include_usage=body.include_usage)

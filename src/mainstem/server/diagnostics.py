@@ -15,14 +15,14 @@ from mainstem.explain import Comparison, MissCause, Origin, Record
 from mainstem.explain.diagnosis import FirstDifference, first_difference
 from mainstem.explain.report import cause_in_a_word, public_totals
 from mainstem.server.prompts import off_loop
-from mainstem.tokens import Conversation
 from mainstem.tools.reading import read_reply
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from mainstem.server.lifetime import OptionsBody
+    from mainstem.server.lifetime import Lifetime, OptionsBody
     from mainstem.server.service import Service
+    from mainstem.server.turns import Turn
     from mainstem.tree import TokenArray
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,8 @@ def origin_of(
     request: Request,
     reply_id: str,
     *,
-    conversation: Conversation | None = None,
+    lifetime: Lifetime,
+    turn: Turn | None = None,
     key: str | None = None,
     compare_with: Any = None,
 ) -> Origin:
@@ -56,9 +57,11 @@ def origin_of(
     return Origin(
         id=reply_id,
         alias=request.scope["mainstem.request_id"],
+        session=lifetime.session,
         key=key,
         compare_with=compare_with if isinstance(compare_with, str) else None,
-        conversation=conversation,
+        conversation=None if turn is None else turn.conversation,
+        places=None if turn is None else turn.places,
     )
 
 
@@ -87,11 +90,12 @@ async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diag
             comparison,
             decode,
             partial(read_reply, tokenizer, service.dialect),
+            places=record.places,
             canonical_tools=service.engine.config.canonical_tools,
         )
 
     def work() -> Diagnosis:
-        diverged = any(miss.cause is MissCause.DIVERGED for miss in record.misses)
+        diverged = any(miss.cause is MissCause.DIVERGED for miss in record.public_misses)
         difference = differs(record.closest) if diverged and record.closest is not None else None
         asked = differs(record.asked) if record.asked is not None else None
         return Diagnosis(record, difference, asked)
@@ -160,4 +164,4 @@ def _missed(record: Record, comparison: Comparison) -> int:
 def _was_reused(record: Record, comparison: Comparison) -> bool:
     """Whether what both begin with was cached, but for what never is, such as the last token of a reply."""
     never = (MissCause.ROUNDING, MissCause.FIRST_SEEN)
-    return all(miss.start >= comparison.common or miss.cause in never for miss in record.misses)
+    return all(miss.start >= comparison.common or miss.cause in never for miss in record.public_misses)

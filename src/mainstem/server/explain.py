@@ -63,7 +63,9 @@ async def _explain(service: Service, request: Request, record: Record) -> dict[s
     return explanation(
         record,
         difference=record.difference,
-        parts=parts_of(tokens, record.num_prompt, record.conversation, engine.tokenizer) if len(tokens) else (),
+        parts=parts_of(tokens, record.num_prompt, record.conversation, engine.tokenizer, record.places)
+        if len(tokens)
+        else (),
         in_confidence=is_operator(request),
         same_tenant=lambda name: any(_is_own(request, other) for other in engine.records_of(name)),
     )

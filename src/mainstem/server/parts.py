@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from mainstem.server.render import TEMPLATE, Piece, pieces, token_ends
 from mainstem.tokens import Conversation, Tokenizer
 from mainstem.tokens.conversation import Tool
+from mainstem.tokens.placed import Places
 from mainstem.tree import TokenArray
 
 REPLY = "reply"
@@ -21,7 +22,11 @@ Part = tuple[str, int, int]
 
 
 def parts_of(
-    tokens: TokenArray, num_prompt: int, conversation: Conversation | None, tokenizer: Tokenizer
+    tokens: TokenArray,
+    num_prompt: int,
+    conversation: Conversation | None,
+    tokenizer: Tokenizer,
+    places: Places | None = None,
 ) -> list[Part]:
     """The name of each part, and the tokens that it begins with and ends before; from the first on, without a gap.
 
@@ -30,6 +35,7 @@ def parts_of(
         num_prompt: tokens of the prompt.
         conversation: that was rendered; None for a plain prompt.
         tokenizer: that made the tokens.
+        places: where the conversation's texts stand in the caller's request; None for those of Chat Completions.
     """
     found: list[Part] = []
     if conversation is None:
@@ -38,7 +44,7 @@ def parts_of(
         ids = tokens[:num_prompt].tolist()
         text = tokenizer.decode(ids, skip_special_tokens=False)
         ends = token_ends(tokenizer, ids, text)
-        for piece in _with_tools(conversation, text):
+        for piece in _with_tools(conversation, text, places):
             start = found[-1][2] if found else 0
             stop = len(ids) if piece.stop == len(text) else bisect_left(ends, piece.stop + 1)
             if stop > start:
@@ -48,10 +54,10 @@ def parts_of(
     return found
 
 
-def _with_tools(conversation: Conversation, text: str) -> Iterator[Piece]:
+def _with_tools(conversation: Conversation, text: str, places: Places | None) -> Iterator[Piece]:
     """`pieces`, with the tools that the template wrote in its own text."""
     tools = list(_tools(conversation.tools, text))
-    for piece in pieces(conversation, text):
+    for piece in pieces(conversation, text, places):
         if piece.source != TEMPLATE:
             yield piece
             continue

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from mainstem.server.auth import tenant_of
-from mainstem.server.chat import read_turn
+from mainstem.diagnosis import Field, Kind, prompt_of
+from mainstem.server.chat import arrive
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody
 from mainstem.server.service import Service
-from mainstem.server.turns import prepare
-from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation, Tokenizer
 from mainstem.tokens.known_prompt import Span
+from mainstem.tokens.placed import Places
 
 TEMPLATE = "template"
 
@@ -40,10 +40,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/v1/chat/completions/render", openapi_extra=takes(ChatBody))
     async def render(request: Request) -> Response:
-        body = await read_body(request, ChatBody, limit=service.body_limit)
-        service.check_model(body.model)
-        turn = read_turn(service, body)
-        ready = await prepare(service, turn, namespace=body.namespace(tenant_of(request)))
+        _, turn, _, _, ready = await arrive(service, request)
         text = ready.prompt.text or ""
         ids = ready.prompt.ids.tolist()
         ends = token_ends(service.engine.tokenizer, ids, text)
@@ -55,7 +52,7 @@ def router(service: Service) -> APIRouter:
                 "token_ids": ids,
                 "count": len(ids),
                 "max_model_len": service.engine.max_model_len,
-                "parts": [_part(piece, text, ends) for piece in pieces(turn.conversation, text)],
+                "parts": [_part(piece, text, ends) for piece in pieces(turn.conversation, text, turn.places)],
                 "spans": [_span(span) for span in ready.prompt.known.spans] if ready.prompt.known else [],
                 "grammar": ready.params.grammar,
             }
@@ -64,17 +61,19 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-def pieces(conversation: Conversation, prompt: str) -> Iterator[Piece]:
+def pieces(conversation: Conversation, prompt: str, places: Places | None = None) -> Iterator[Piece]:
     """The prompt's text in pieces, without a gap; texts that the template changed count as the template's."""
     at = 0
-    for source, text in _sources(conversation):
+    for field in _fields(conversation, places):
+        # Templates strip texts, but do not change what is within.
+        text = field.text.strip() if field.kind is Kind.TEXT else field.text
         found = prompt.find(text, at) if text else -1
         if found < 0:
             continue
         if found > at:
             yield Piece(TEMPLATE, at, found)
         at = found + len(text)
-        yield Piece(source, found, at)
+        yield from _divided(field, Piece(field.path, found, at))
     if at < len(prompt):
         yield Piece(TEMPLATE, at, len(prompt))
 
@@ -93,15 +92,20 @@ def token_ends(tokenizer: Tokenizer, ids: list[int], text: str) -> list[int]:
     return ends
 
 
-def _sources(conversation: Conversation) -> Iterator[tuple[str, str]]:
-    for i, message in enumerate(conversation.messages):
-        if message.reasoning:
-            yield f"messages[{i}].reasoning_content", message.reasoning
-        # Templates strip texts, but do not change what is within.
-        yield f"messages[{i}].content", message.text.strip()
-        for j, call in enumerate(message.tool_calls):
-            yield f"messages[{i}].tool_calls[{j}].function.name", call.name
-            yield f"messages[{i}].tool_calls[{j}].function.arguments", call.arguments
+def _fields(conversation: Conversation, places: Places | None) -> Iterator[Field]:
+    for message in prompt_of(conversation, places).messages:
+        yield from message.fields
+
+
+def _divided(field: Field, whole: Piece) -> Iterator[Piece]:
+    """The pieces in which a text was sent."""
+    left_out = len(field.text) - len(field.text.lstrip())
+    starts = [(max(whole.start, whole.start + at - left_out), path) for at, path in field.parts]
+    for (start, path), (stop, _) in pairwise([*starts, (whole.stop, "")]):
+        if start < min(stop, whole.stop):
+            yield Piece(path, start, min(stop, whole.stop))
+    if not starts:
+        yield whole
 
 
 def _span(span: Span) -> dict[str, Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainstem.params import SamplingParams
     from mainstem.server.service import Service
     from mainstem.tokens import Conversation
+    from mainstem.tokens.placed import Places
     from mainstem.tree import Namespace
 
 FREE = ToolChoice()
@@ -35,12 +36,14 @@ class Turn:
         params: of the sampling.
         choice: whether the reply may or must call a tool.
         schema: of the JSON that the reply must be; None for text.
+        places: where the conversation's texts stand in the body; None for those of Chat Completions.
     """
 
     conversation: Conversation
     params: SamplingParams
     choice: ToolChoice = FREE
     schema: Mapping[str, Any] | None = None
+    places: Places | None = None
 
 
 class ReadyTurn(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from mainstem.errors import InvalidRequest
 from mainstem.tokens.conversation import ROLES, Breakpoint, Message, Tool, ToolCall
-from mainstem.tokens.placed import CallPaths, Placed, part_paths
+from mainstem.tokens.placed import CallPaths, Placed, Places, part_paths
 
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
@@ -28,9 +28,36 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     Raises:
         InvalidRequest: naming the message that is wrong, and how.
     """
+    check_any(messages)
+    return tuple([_message(i, message) for i, message in enumerate(messages)])
+
+
+def check_any(messages: object) -> None:
+    """Refuse what is no list of messages.
+
+    Raises:
+        InvalidRequest: when it is not, or is empty.
+    """
     if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
         raise InvalidRequest("messages must be a list of at least one message", param="messages")
-    return tuple([_message(i, message) for i, message in enumerate(messages)])
+
+
+def add_message(messages: list[Placed], at: int, message: Mapping[str, Any]) -> None:
+    """Read one more of the messages; see `reading`.
+
+    Raises:
+        InvalidRequest: as `read_messages`.
+    """
+    read = _message(at, message)
+    is_plain = type(message.get("content")) is not list
+    messages.append(Placed(read, "") if is_plain else _placed(f"messages[{at}]", message, read))
+
+
+def places_of(messages: Sequence[Placed]) -> Places | None:
+    """Where the texts of messages stand that `add_message` has read; None where every content is one text."""
+    if not any(placed.path for placed in messages):
+        return None
+    return Places(tuple(placed if placed.path else None for placed in messages), "tools[{}].function")
 
 
 def read_placed(messages: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:

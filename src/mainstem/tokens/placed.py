@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mainstem.tokens.conversation import Message
+from mainstem.tokens.conversation import Conversation, Message
 
 
 class CallPaths(NamedTuple):
@@ -34,6 +34,38 @@ class Placed(NamedTuple):
     parts: tuple[str, ...] = ()
     reasoning: str = ""
     calls: tuple[CallPaths, ...] = ()
+
+
+class Places(NamedTuple):
+    """Where a conversation stands in the body of the request that it came in.
+
+    Attributes:
+        messages: for each of its messages; None for one that stands where its index says, as Chat Completions have it.
+        tools: the path of a tool, but for its index.
+    """
+
+    messages: tuple[Placed | None, ...]
+    tools: str = "tools[{}]"
+
+
+def chat_places(conversation: Conversation) -> Places:
+    """The places in a body of Chat Completions whose contents are all plain texts."""
+    return Places((None,) * len(conversation.messages), "tools[{}].function")
+
+
+def placed_at(where: str, message: Message) -> Placed:
+    """A message that is not in a body, under a name that says where it is."""
+    content, num_parts = f"{where}.content", len(message.parts)
+    return Placed(
+        message,
+        where,
+        (content,) if num_parts == 1 else tuple(f"{content}[{i}].text" for i in range(num_parts)),
+        f"{where}.reasoning_content",
+        tuple(
+            CallPaths(f"{where}.tool_calls[{i}].function.name", f"{where}.tool_calls[{i}].function.arguments")
+            for i in range(len(message.tool_calls))
+        ),
+    )
 
 
 def part_paths(where: str, content: object, texts: tuple[str, ...]) -> tuple[str, ...]:
