@@ -325,8 +325,8 @@ def main() -> None:
                 f"{case['choice us']['p99']:.0f}), the queue's part of a step {case['queue us a step']['p50']:.0f} us "
                 f"(p99 {case['queue us a step']['p99']:.0f}; for each "
                 f"let in {case['queue us a step for each let in']['p50']:.0f}, p99 "
-                f"{case['queue us a step for each let in']['p99']:.0f}), schedule() {case['schedule() us']['p50']:.0f} us "
-                f"(p99 {case['schedule() us']['p99']:.0f})",
+                f"{case['queue us a step for each let in']['p99']:.0f}), "
+                f"schedule() {case['schedule() us']['p50']:.0f} us (p99 {case['schedule() us']['p99']:.0f})",
                 flush=True,
             )
     if "orders" in parts:

@@ -30,8 +30,8 @@ class Fairness:
         self.lenience = lenience
         # In order of their places, `_num` from `_begin` on, with room after them; who leaves near the beginning, or
         # comes last, shifts next to nothing.
-        self._all_orders: npt.NDArray[np.int64] = np.empty(64, np.int64)
-        self._all_credit: npt.NDArray[np.float64] = np.empty(64, np.float64)
+        self._all_orders: npt.NDArray[np.int64] = np.empty(8, np.int64)
+        self._all_credit: npt.NDArray[np.float64] = np.empty(8, np.float64)
         self._begin = self._num = 0
 
     @property
@@ -68,7 +68,7 @@ class Fairness:
 
     def _make_room(self) -> None:
         """Begin at the front again, in arrays of at least twice the size of what is in them."""
-        size = max(64, 2 * self._num)
+        size = max(8, 2 * self._num)
         orders, credit = np.empty(size, np.int64), np.empty(size, np.float64)
         orders[: self._num], credit[: self._num] = self._orders, self._credit
         self._all_orders, self._all_credit, self._begin = orders, credit, 0
