@@ -179,7 +179,6 @@ class Recorder(SchedulerObserver):
             num_prompt=len(tokens),
             num_cached=request.num_cached,
             origin=origin,
-            num_computed=request.num_cached,
             text_bytes=0 if origin is None or origin.conversation is None else size_of(origin.conversation),
         )
         found = self._sequences.find(tokens, record.namespace)
@@ -196,14 +195,21 @@ class Recorder(SchedulerObserver):
         self._keep(record, request, tokens, windows)
 
     def finished(self, request: Request) -> None:
+        self._computed(request)
+
+    def preempted(self, request: Request) -> None:
+        self._computed(request)
+
+    def _computed(self, request: Request) -> None:
+        """A request stops, for good or for now: note what it said and how much of it all was computed."""
         record = request.record
         if not isinstance(record, Record):
             return
-        record.num_computed = request.num_computed
-        record.num_reply = request.num_generated
         if record.end is not None:
-            self._sequences.extend(record, request.tokens.array[request.num_prompt :])
+            self._sequences.extend(record, request.tokens.array[record.num_prompt + record.num_reply :])
+            self._sequences.computed(record, request.num_computed)
             self._shrink()
+        record.num_reply = request.num_generated
 
     def stepped(self, output: SchedulerOutput, seconds: float) -> None:
         """A step took this long; each prompt in it took its share."""
@@ -248,8 +254,7 @@ class Recorder(SchedulerObserver):
             search.add(length, MissCause.OTHER_NAMESPACE, other=found.other.id)
         if search.at_limit:
             search.knows(request.view.peek(tokens).length)
-        if found.own is not None:
-            search.knows(min(found.own_length, found.own.num_computed))
+        search.knows(found.own_computed)
         search.round()
         return search
 
@@ -334,6 +339,7 @@ class Recorder(SchedulerObserver):
     def _keep(self, record: Record, request: Request, tokens: TokenArray, windows: Fingerprint) -> None:
         request.record = record
         self._sequences.add(record, tokens)
+        self._sequences.computed(record, record.num_cached)
         self._kept[record.order] = record
         self._tokens.add(record, record.tenant, record.num_prompt)
         self._texts.add(record, record.tenant, record.kept_bytes)

@@ -116,8 +116,7 @@ class Record:
         closest: the earlier request that has most in common with it; None if there was none.
         asked: the one that its caller wanted it to be compared with; None if that is not known.
         prefill_s: seconds of the engine's steps that its prompt took, by its share of their tokens.
-        num_reply: tokens of its reply, once it has ended.
-        num_computed: tokens of all that were computed when it ended; while it runs, those of its prompt.
+        num_reply: tokens of its reply, as of when it ended or last gave way.
         text_bytes: that its conversation takes, about.
         difference: from the closest one, once somebody has looked.
         end: see `Sequences`.
@@ -137,7 +136,6 @@ class Record:
     asked: Comparison | None = None
     prefill_s: float = 0.0
     num_reply: int = 0
-    num_computed: int = 0
     text_bytes: int = 0
     difference: FirstDifference | None = None
     end: Step | None = field(default=None, repr=False)
