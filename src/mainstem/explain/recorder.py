@@ -28,7 +28,7 @@ from mainstem.explain.causes import MissCause
 from mainstem.explain.overlap import Fingerprint, fingerprint, shared_with
 from mainstem.explain.records import Comparison, Miss, Origin, Record
 from mainstem.explain.sequences import Found, Sequences
-from mainstem.explain.texts import size_of
+from mainstem.explain.texts import size_of, size_of_places
 from mainstem.owned import Owned
 from mainstem.scheduler import Request, SchedulerOutput
 from mainstem.scheduler.observer import SchedulerObserver
@@ -46,7 +46,7 @@ from mainstem.tree.keys import NamespaceKey
 
 # Distinct tokens of all records together, and of the ghosts; four bytes each.
 MAX_TOKENS = 4_000_000
-# Of all conversations that records keep together, about.
+# Of all conversations that records keep together, and of their places, about.
 MAX_TEXT_BYTES = 128 * 2**20
 # What left a pool longer ago than it takes to fill it so many times is forgotten.
 GHOSTS_PER_SLOT = 8
@@ -179,7 +179,7 @@ class Recorder(SchedulerObserver):
             num_prompt=len(tokens),
             num_cached=request.num_cached,
             origin=origin,
-            text_bytes=0 if origin is None or origin.conversation is None else size_of(origin.conversation),
+            text_bytes=0 if origin is None else _text_bytes(origin),
         )
         found = self._sequences.find(tokens, record.namespace)
         windows = fingerprint(tokens, hash(record.namespace))
@@ -405,6 +405,12 @@ def _groups(record: Record) -> Iterator[tuple[object, ...]]:
 
 def _name_of(request: Request) -> str:
     return request.origin.id if isinstance(request.origin, Origin) else request.id
+
+
+def _text_bytes(origin: Origin) -> int:
+    """What is kept of a conversation, and of where it stands."""
+    texts = 0 if origin.conversation is None else size_of(origin.conversation)
+    return texts + (0 if origin.places is None else size_of_places(origin.places))
 
 
 def _plain(namespace: NamespaceKey) -> Namespace:

@@ -117,7 +117,7 @@ class Record:
         asked: the one that its caller wanted it to be compared with; None if that is not known.
         prefill_s: seconds of the engine's steps that its prompt took, by its share of their tokens.
         num_reply: tokens of its reply, as of when it ended or last gave way.
-        text_bytes: that its conversation takes, about.
+        text_bytes: that its conversation and the places of its texts take, about.
         difference: from the closest one, once somebody has looked.
         end: see `Sequences`.
     """
