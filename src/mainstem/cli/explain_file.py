@@ -23,8 +23,9 @@ from mainstem.explain.report import explanation
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, Scheduler
 from mainstem.tokens import Conversation, Message, Tokenizer, anthropic, responses
-from mainstem.tokens.chat import read_messages, read_places, read_tools
+from mainstem.tokens.chat import add_message, check_any, places_of, read_tools
 from mainstem.tokens.placed import Placed, Places
+from mainstem.tokens.reading import read_on
 from mainstem.tools import Dialect
 from mainstem.tools.reading import read_reply
 from mainstem.tree import RadixCache, TokenArray, common_length
@@ -142,8 +143,9 @@ def _conversation(body: dict[str, Any]) -> tuple[Conversation, Places | None]:
     if is_anthropic(body):
         placed = anthropic.read_messages(body.get("system"), messages)
         return Conversation(tuple(each.message for each in placed), anthropic.read_tools(tools)), Places(placed)
-    said = read_messages(messages)
-    return Conversation(said, read_tools(tools)), read_places(messages, said)
+    check_any(messages)
+    said = read_on(messages, add_message).messages
+    return Conversation(tuple(each.message for each in said), read_tools(tools)), places_of(said)
 
 
 def _reply(line: _Line, later: Sequence[_Line], tokenizer: Tokenizer) -> TokenArray:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
-from mainstem.tokens.conversation import Conversation, Message
+from mainstem.tokens.conversation import Conversation, Definition, Message
 from mainstem.tokens.resuming import Rendered, render
 
 # Of the prompts that are kept; about four times as many bytes.
@@ -71,7 +71,7 @@ class RenderMemory:
         """
         messages = conversation.messages
         try:
-            key = (conversation.namespace, source, json.dumps(variables), messages[:_FIRST])
+            key = (conversation.namespace, source, *_written(variables), messages[:_FIRST])
         except (TypeError, ValueError, RecursionError):  # values that JSON does not have: nothing can be compared
             return render(source, [see(message) for message in messages], variables).text
         with self._lock:
@@ -96,9 +96,19 @@ class RenderMemory:
             self._characters -= self._known.popitem(last=False)[1].characters
 
 
+def _written(variables: Mapping[str, Any]) -> tuple[str, ...]:
+    """The variables as texts, in which tools are not written anew."""
+    tools = [tool for tool in variables.get("tools") or () if isinstance(tool, Definition)]
+    others = {name: value for name, value in variables.items() if not tools or name != "tools"}
+    return json.dumps(others), *(tool.as_json() for tool in tools)
+
+
 def _common(some: tuple[Message, ...], others: tuple[Message, ...]) -> int:
     """How many of the first messages are the same."""
+    length = min(len(some), len(others))
+    if some[:length] == others[:length]:  # mostly they are, and the very same objects
+        return length
     for at, (a, b) in enumerate(zip(some, others, strict=False)):
         if a is not b and a != b:
             return at
-    return min(len(some), len(others))
+    return length
