@@ -343,8 +343,9 @@ def test_whatever_a_conversation_consists_of_counts(conversation: Conversation) 
 
 def test_where_a_conversation_stands_counts_too() -> None:
     message = Message(role="user", parts=("a",) * 100)
-    places = Places((placed_at("input[0]", message),) * 100)
-    deep = sum(map(sys.getsizeof, places.messages[0].parts)) * 100  # type: ignore[union-attr]
+    placed = placed_at("input[0]", message)
+    places = Places((placed,) * 100)
+    deep = sum(sys.getsizeof(path) for path in placed.parts) * 100
     assert deep <= size_of_places(places) <= 1.2 * deep
     talk = Talk()
     record = talk.run(prompt(1), conversation=Conversation((message,) * 100), places=places).record

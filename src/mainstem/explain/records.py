@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainstem.explain.causes import MissCause
 from mainstem.explain.sequences import Step
-from mainstem.tokens.conversation import Conversation
+from mainstem.tokens.conversation import TENANT_PARTS, Conversation
 from mainstem.tokens.placed import Places
 from mainstem.tree import TokenArray
 from mainstem.tree.ghosts import Fate
@@ -19,9 +19,6 @@ from mainstem.tree.keys import NamespaceKey
 
 if TYPE_CHECKING:
     from mainstem.explain.diagnosis import FirstDifference
-
-# A server's namespaces begin with the tenant, in two parts; see `mainstem.server.auth`.
-TENANT_PARTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
