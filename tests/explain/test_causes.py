@@ -11,6 +11,7 @@ import pytest
 
 from mainstem.errors import PromptTooLong
 from mainstem.explain import MissCause
+from mainstem.explain.recorder import FULL_COMPARISONS
 from mainstem.explain.texts import size_of, size_of_places
 from mainstem.tokens.conversation import Conversation, Message, Tool, ToolCall
 from mainstem.tokens.placed import Places, placed_at
@@ -350,3 +351,31 @@ def test_where_a_conversation_stands_counts_too() -> None:
     talk = Talk()
     record = talk.run(prompt(1), conversation=Conversation((message,) * 100), places=places).record
     assert record.text_bytes == size_of(Conversation((message,) * 100)) + size_of_places(places)
+
+
+def test_what_was_made_of_a_tool_counts_too() -> None:
+    tool = Tool("f", parameters={"properties": {"x": {"description": "y" * 100_000}}})
+    bare = size_of(Conversation((), (tool,)))
+    tool.definition().as_json()
+    assert size_of(Conversation((), (tool,))) >= bare + 100_000
+    tool.derived["canonical"] = Tool("f", "x" * 50_000)
+    assert size_of(Conversation((), (tool,))) >= bare + 150_000
+
+
+def keeps_tokens(talk: Talk, name: str) -> bool:
+    """Whether a record has the tokens of the request that its caller wanted it to be compared with."""
+    (record,) = talk.recorder.of(name)
+    assert record.asked is not None
+    return record.asked.earlier is not None
+
+
+def test_one_tenant_cannot_take_what_anothers_difference_is_told_from() -> None:
+    talk = Talk(records=1000)
+    for tenant in ("a", "b"):
+        talk.run(prompt(1), namespace=("tenant", tenant))
+    talk.run(prompt(1), namespace=("tenant", "a"), compare_with="r1")
+    for _ in range(2 * FULL_COMPARISONS):
+        talk.run(prompt(1), namespace=("tenant", "b"), compare_with="r2")
+    assert keeps_tokens(talk, "r3")
+    assert [keeps_tokens(talk, f"r{i}") for i in range(4, 4 + 2 * FULL_COMPARISONS)].count(True) == FULL_COMPARISONS - 1
+    assert keeps_tokens(talk, f"r{3 + 2 * FULL_COMPARISONS}")

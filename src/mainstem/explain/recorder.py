@@ -144,7 +144,7 @@ class Recorder(SchedulerObserver):
         self._by_group: dict[tuple[object, ...], deque[Record]] = {}
         self._by_window: dict[int, Record] = {}
         self._windows: dict[int, Fingerprint] = {}
-        self._full: deque[Record] = deque()
+        self._full: Owned[Record] = Owned()
         self._orders = count()
 
     # -- what others ask ------------------------------------------------------------------------------------------
@@ -193,6 +193,12 @@ class Recorder(SchedulerObserver):
             earlier = next((r for r in self.of(origin.compare_with) if r.tenant == record.tenant), None)
             record.asked = None if earlier is None else self._comparison(tokens, earlier).comparison
         self._keep(record, request, tokens, windows)
+        if record.closest is not None or record.asked is not None:
+            self._full.add(record, record.tenant, 1)
+            if len(self._full) > FULL_COMPARISONS:
+                oldest = self._full.first(by_size=False)
+                self._full.remove(oldest)
+                oldest.forget_tokens()
 
     def finished(self, request: Request) -> None:
         self._computed(request)
@@ -309,9 +315,6 @@ class Recorder(SchedulerObserver):
             return np.zeros(len(tokens), np.bool_)
         compared = self._comparison(tokens, earlier)
         record.closest = compared.comparison
-        self._full.append(record)
-        if len(self._full) > FULL_COMPARISONS:
-            self._full.popleft().forget_tokens()
         return compared.lost
 
     def _comparison(self, tokens: TokenArray, earlier: Record) -> _Compared:

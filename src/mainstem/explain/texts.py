@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from sys import getsizeof
 from typing import Any
 
-from mainstem.tokens.conversation import Conversation, Message, Tool
+from mainstem.tokens.conversation import Conversation, Definition, Message, Tool
 from mainstem.tokens.placed import Placed, Places
 
 # Of a message, a tool or a call beside its texts, about.
@@ -50,4 +50,11 @@ def _tool_size(tool: Tool) -> int:
             left += [*value.keys(), *value.values()]
         elif isinstance(value, list | tuple):
             left += value
-    return size
+    return size + sum(map(_derived_size, tool.derived.values()))
+
+
+def _derived_size(made: object) -> int:
+    """What was made of a tool stays with it."""
+    if isinstance(made, Tool):
+        return _tool_size(made)
+    return PART_BYTES + sum(map(getsizeof, made.written)) if isinstance(made, Definition) else 0

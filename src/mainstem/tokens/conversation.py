@@ -86,6 +86,11 @@ class Definition(dict[str, Any]):
         super().__init__(value)
         self._written: dict[tuple[Any, ...], str] = {}
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """What was made of it so far."""
+        return tuple(self._written.values())
+
     def as_json(self, **options: Any) -> str:
         """What `json.dumps` makes of it."""
         key = tuple(options.items())
