@@ -571,6 +571,7 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         """Send a running request back to its place in the queue; its computed tokens stay, evictable."""
+        self.observer.preempted(request)
         self.running.remove(request)
         self._release(request)
         request.state = RequestState.WAITING

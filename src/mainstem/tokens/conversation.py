@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+# A server's namespaces begin with the tenant, in so many parts; see `mainstem.server.auth`.
+TENANT_PARTS = 2
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
@@ -84,6 +86,11 @@ class Definition(dict[str, Any]):
         super().__init__(value)
         self._written: dict[tuple[Any, ...], str] = {}
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """What was made of it so far."""
+        return tuple(self._written.values())
+
     def as_json(self, **options: Any) -> str:
         """What `json.dumps` makes of it."""
         key = tuple(options.items())
@@ -147,3 +154,8 @@ class Conversation:
     tools: tuple[Tool, ...] = ()
     continues_last: bool = False
     namespace: tuple[Any, ...] = ()
+
+    @property
+    def tenant(self) -> tuple[Any, ...]:
+        """Whose it is: the part of the namespace that no client can choose."""
+        return self.namespace[:TENANT_PARTS]

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mainstem.owned import Owned
+from mainstem.tokens.conversation import TENANT_PARTS
 from mainstem.tokens.known_prompt import KnownPrompt, Part, Piece
 from mainstem.tokens.matching import (
     ENTRY_BYTES,
@@ -42,8 +43,6 @@ from mainstem.tokens.seams import Seams
 from mainstem.tokens.tokenizer import TokenArray, Tokenizer
 from mainstem.tokens.trails import LOOK_AFTER, MAX_TRAILS, SHORTEST, Trail, longest
 
-# So many parts of a namespace name a tenant.
-TENANT_PARTS = 2
 # Ends of prompts that are looked at after one history; templates write one, or a few.
 MAX_OPENINGS = 16
 _NOTHING: TokenArray = np.empty(0, np.int32)
