@@ -1,90 +1,133 @@
-"""What one more turn of a long conversation costs the host before its prompt can be scheduled, part by part.
+"""What one more turn of a long conversation costs the host before its prompt can be scheduled.
 
     python -m benchmarks.bench_history --out benchmarks/results/history.json
 
-An agent's conversation (instructions, tools, calls and their results) is made as long as `--tokens` and goes on turn by
-turn: each time, one reply comes back and one result is new, and the body of the request is read, rendered and encoded
-by the same functions that the server calls, each timed by itself. The model's reply is remembered in between, off the
-clock, as it is in the server after the reply. Beside it, what the same prompt costs without anything remembered:
-`transformers`' own rendering, and the tokenizer. Figures are medians over the turns, in milliseconds; nothing is
-generated, and no weights are loaded. With `--limit`, the command fails where the parts sum to more.
+An agent's conversation (instructions, tools, calls and their results) goes on turn by turn, in each of the three APIs:
+each time, one reply comes back and one result is new. Timed is what the server does from the moment that a request's
+body has arrived to the moment that its prompt is handed to the scheduler (`arrive`: the body is parsed and checked, the
+conversation read, rendered and encoded), by the very functions of its routes, and what it remembers at the end of the
+reply. Beside it stands what the same prompt costs where nothing is remembered: `transformers`' own rendering, and the
+tokenizer; and what the tokenizer needs for the new text alone. Figures are medians over turns whose history is as long
+as said, or up to half as long again, in milliseconds; nothing is generated, and no weights are loaded. With `--limit`,
+the command fails where a turn at the longest history takes more.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import random
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar, cast
 
-from pydantic_core import from_json
+from starlette.requests import Request
 
 from benchmarks.measuring import keep
+from mainstem.config import EngineConfig, ServerConfig
+from mainstem.engine.history import new_history
 from mainstem.model.embedded import fetch_embedded
-from mainstem.server.protocol import ChatBody
-from mainstem.tokens import Conversation, TokenHistory, Tokenizer
-from mainstem.tokens.chat import read_messages, read_tools
+from mainstem.server import chat, messages, responses
+from mainstem.server.bodies import BodyMemory
+from mainstem.server.service import Service
+from mainstem.tokens import Tokenizer
 from mainstem.tools import Dialect
 
 T = TypeVar("T")
-NUM_TOOLS = 12
-WORDS = Path(__file__).parents[1] / "docs" / "log.md"
+MODEL = "mainstem"
+WORDS = (Path(__file__).parents[1] / "docs" / "log.md").read_text(encoding="utf-8").split()
+MAX_MODEL_LEN = 1_000_000
+
+
+class Call(NamedTuple):
+    """What a reply says, what it calls, and what comes of it."""
+
+    said: str
+    call_id: str
+    arguments: str
+    result: str
 
 
 class Agent:
-    """A conversation that grows by a call and its result at a time."""
+    """A conversation that grows by a call and its result at a time; its body in each of the APIs.
 
-    def __init__(self, words: Sequence[str], words_per_result: int) -> None:
+    Args:
+        seed: two with another one say other things.
+        tokens: how long it will be, about: a short one has short instructions and few tools.
+        words: of each result.
+    """
+
+    def __init__(self, seed: int, tokens: int, words: int) -> None:
         self._words = words
-        self._size = words_per_result
-        self._random = random.Random(0)
-        self.messages: list[dict[str, Any]] = [
-            {"role": "system", "content": self._text(400)},
-            {"role": "user", "content": self._text(60)},
-        ]
-        self.tools = [self._tool(number) for number in range(NUM_TOOLS)]
-        self._call = ""
+        self._random = random.Random(seed)
+        self.system = self._text(min(400, tokens // 10))
+        self.question = self._text(60)
+        self.tools = [self._tool(number) for number in range(min(12, 1 + tokens // 500))]
+        self.calls: list[Call] = []
 
     def reply(self) -> str:
-        """What the model writes: some words, and a call."""
-        self._call = json.dumps({"path": "src/main.py", "text": self._text(self._size // 5)}, ensure_ascii=False)
-        self._said = self._text(10)
-        return f'{self._said}\n<tool_call>\n{{"name": "tool_1", "arguments": {self._call}}}\n</tool_call>'
+        """What the model writes next: some words, and a call, whose result is then known too."""
+        arguments = json.dumps({"path": "src/main.py", "text": self._text(self._words // 5)}, ensure_ascii=False)
+        made = Call(self._text(10), f"call_{len(self.calls):08}", arguments, self._text(self._words))
+        self.calls.append(made)
+        return f'{made.said}\n<tool_call>\n{{"name": "tool_0", "arguments": {arguments}}}\n</tool_call>'
 
-    def go_on(self) -> None:
-        """The reply comes back, with the result of its call."""
-        call = {
-            "id": f"call_{len(self.messages):08}",
-            "type": "function",
-            "function": {"name": "tool_1", "arguments": self._call},
-        }
-        self.messages += [
-            {"role": "assistant", "content": self._said, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": call["id"], "content": self._text(self._size)},
-        ]
+    def chat(self) -> dict[str, Any]:
+        """Body of `/v1/chat/completions`."""
+        said: list[Any] = [{"role": "system", "content": self.system}, {"role": "user", "content": self.question}]
+        for made in self.calls:
+            function = {"name": "tool_0", "arguments": made.arguments}
+            call = {"id": made.call_id, "type": "function", "function": function}
+            said.append({"role": "assistant", "content": made.said, "tool_calls": [call]})
+            said.append({"role": "tool", "tool_call_id": made.call_id, "content": made.result})
+        tools = [{"type": "function", "function": {**tool, "parameters": schema}} for tool, schema in self.tools]
+        return {"model": MODEL, "messages": said, "tools": tools}
 
-    def body(self) -> bytes:
-        """Of the request."""
-        return json.dumps({"messages": self.messages, "tools": self.tools}, ensure_ascii=False).encode()
+    def responses(self) -> dict[str, Any]:
+        """Body of `/v1/responses`, with all of its input."""
+        items: list[Any] = [{"role": "user", "content": self.question}]
+        for made in self.calls:
+            text = {"type": "output_text", "text": made.said, "annotations": []}
+            items.append({"type": "message", "role": "assistant", "status": "completed", "content": [text]})
+            call = {"type": "function_call", "call_id": made.call_id, "name": "tool_0", "arguments": made.arguments}
+            items.append(call)
+            items.append({"type": "function_call_output", "call_id": made.call_id, "output": made.result})
+        tools = [{"type": "function", **tool, "parameters": schema} for tool, schema in self.tools]
+        return {"model": MODEL, "instructions": self.system, "input": items, "tools": tools, "store": False}
+
+    def messages(self) -> dict[str, Any]:
+        """Body of `/v1/messages`."""
+        said: list[Any] = [{"role": "user", "content": self.question}]
+        for made in self.calls:
+            call = {"type": "tool_use", "id": made.call_id, "name": "tool_0", "input": json.loads(made.arguments)}
+            said.append({"role": "assistant", "content": [{"type": "text", "text": made.said}, call]})
+            result = {"type": "tool_result", "tool_use_id": made.call_id, "content": made.result}
+            said.append({"role": "user", "content": [result]})
+        tools = [{**tool, "input_schema": schema} for tool, schema in self.tools]
+        return {"model": MODEL, "max_tokens": 100, "system": self.system, "messages": said, "tools": tools}
 
     def _text(self, count: int) -> str:
-        at = self._random.randrange(len(self._words))
-        return " ".join(self._words[(at + i) % len(self._words)] for i in range(count))
+        at = self._random.randrange(len(WORDS))
+        return " ".join(WORDS[(at + i) % len(WORDS)] for i in range(count))
 
-    def _tool(self, number: int) -> dict[str, Any]:
+    def _tool(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         names = [f"argument_{i}" for i in range(5)]
         properties = {name: {"type": "string", "description": self._text(10)} for name in names}
         schema = {"type": "object", "properties": properties, "required": names[:1]}
-        return {
-            "type": "function",
-            "function": {"name": f"tool_{number}", "description": self._text(30), "parameters": schema},
-        }
+        return {"name": f"tool_{number}", "description": self._text(30)}, schema
+
+
+APIS: dict[str, tuple[Callable[..., Any], Callable[[Agent], dict[str, Any]]]] = {
+    "chat": (chat.arrive, Agent.chat),
+    "responses": (responses.arrive, Agent.responses),
+    "messages": (messages.arrive, Agent.messages),
+}
 
 
 class Clock:
@@ -97,81 +140,114 @@ class Clock:
         """Do a part of the work."""
         begin = time.perf_counter()
         result = work()
-        self.times.setdefault(part, []).append((time.perf_counter() - begin) * 1e3)
+        self.note(part, begin)
         return result
+
+    def note(self, part: str, begin: float) -> None:
+        """A part of the work has been done."""
+        self.times.setdefault(part, []).append((time.perf_counter() - begin) * 1e3)
 
     def medians(self) -> dict[str, float]:
         """Of each part."""
         return {part: round(statistics.median(times), 3) for part, times in self.times.items()}
 
 
-def measure(tokenizer: Tokenizer, words_per_result: int, num_tokens: int, turns: int) -> dict[str, Any]:
-    """Grow a conversation to so many tokens, then time so many turns."""
-    agent = Agent(WORDS.read_text(encoding="utf-8").split(), words_per_result)
-    history = TokenHistory(tokenizer, max_entries=100_000, max_bytes=2**30)
-    meaning = Dialect(tokenizer).meaning([tool["function"]["name"] for tool in agent.tools])
-    ours, plain = Clock(), Clock()
-    length = left = 0
-    tokenized: list[int] = []
-    while length < num_tokens or left < turns:
-        clock = ours if length >= num_tokens else Clock()
-        left += clock is ours
-        raw = agent.body()
-        value = clock.time("JSON", partial(from_json, raw))
-        body = clock.time("validation", partial(ChatBody.model_validate, value))
-        conversation = clock.time("messages", partial(_read, body))
-        text = clock.time("template", partial(tokenizer.chat.render, conversation))
-        prompt = clock.time("token ids", partial(history.encode, text, meaning=meaning))
-        length = len(prompt.ids)
-        if clock is ours:
-            tokenized.append(prompt.tokenized)
-        if clock is ours and left % 5 == 1:
-            _without(tokenizer, conversation, text, plain)
-        reply = agent.reply()
-        history.remember(prompt, tokenizer.encode(reply + "<|im_end|>").tolist(), reply)
-        agent.go_on()
-    parts, alone = ours.medians(), plain.medians()
-    return {
-        "messages": len(agent.messages),
-        "tokens": length,
-        "body_bytes": len(raw),
-        "new_tokens": statistics.median(tokenized),
-        "parts_ms": parts,
-        "sum_ms": round(sum(parts.values()), 3),
-        "without_ms": alone,
-        "turns": turns,
-    }
+def new_service(tokenizer: Tokenizer) -> Service:
+    """A server's state, without an engine that could compute anything."""
+    config = EngineConfig()
+    history = new_history(config, tokenizer)
+    engine: Any = SimpleNamespace(tokenizer=tokenizer, history=history, config=config, max_model_len=MAX_MODEL_LEN)
+    unused = cast(Any, None)
+    bodies = BodyMemory.for_engine(config)
+    return Service(engine, ServerConfig(), MODEL, unused, Dialect(tokenizer), unused, bodies)
 
 
-def _read(body: ChatBody) -> Conversation:
-    return Conversation(read_messages(body.messages), read_tools(body.tools))
+def request_of(body: bytes) -> Request:
+    """A request whose body has arrived."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    scope = {"type": "http", "method": "POST", "headers": headers, "mainstem.tenant": ("tenant", "")}
+    return Request(scope, receive)
 
 
-def _without(tokenizer: Tokenizer, conversation: Conversation, text: str, clock: Clock) -> None:
-    """The same prompt with nothing remembered."""
-    chat = tokenizer.chat
-    template = chat._template_for(uses_tools=True)
-    seen = [chat._as_template_sees(message, template, as_objects=False) for message in conversation.messages]
-    tools = chat.offered(conversation.tools)
-    clock.time("template, transformers", lambda: chat._apply(template, seen, tools, add_generation_prompt=True))
-    clock.time("tokenizer", lambda: tokenizer.encode(text))
+async def measure(tokenizer: Tokenizer, api: str, tokens: int, words: int, turns: int) -> dict[str, Any]:
+    """Time turns of conversations that have grown to so many tokens."""
+    arrive, write = APIS[api]
+    clock = Clock()
+    sizes: list[tuple[int, ...]] = []
+    last: deque[Any] = deque(maxlen=5)
+    seed = 0
+    while len(sizes) < turns:
+        service = new_service(tokenizer)
+        agent = Agent(seed, tokens, words)
+        seed += 1
+        length = 0
+        while length < 1.5 * tokens and len(sizes) < turns:
+            body = json.dumps(write(agent), ensure_ascii=False).encode()
+            request = request_of(body)
+            begin = time.perf_counter()
+            arrived = await arrive(service, request)
+            known = arrived.ready.prompt.known
+            timed = length >= tokens
+            if timed:
+                clock.note("arrive", begin)
+                sizes.append((length, len(agent.calls), len(body), known.tokenized))
+                last.append(arrived)
+            length = len(known.ids)
+            reply = agent.reply()
+            ids = tokenizer.encode(reply + "<|im_end|>").tolist()
+            begin = time.perf_counter()
+            service.engine.history.remember(known, ids, reply)
+            if timed:
+                clock.note("remember", begin)
+    for arrived in last:  # apart, so that one does not empty the processor's caches for the other
+        _without(tokenizer, arrived, clock)
+    history, calls, size, new = (int(statistics.median(column)) for column in zip(*sizes, strict=True))
+    counts = {"history_tokens": history, "calls": calls, "body_bytes": size, "new_tokens": new}
+    return {"api": api, "words_per_result": words, **counts, "turns": turns, "ms": clock.medians()}
+
+
+def _without(tokenizer: Tokenizer, arrived: Any, clock: Clock) -> None:
+    """The same prompt with nothing remembered, and the new text by itself."""
+    template, conversation = tokenizer.chat, arrived.turn.conversation
+    known = arrived.ready.prompt.known
+    source = template._template_for(uses_tools=True)
+    seen = [template._as_template_sees(message, source, as_objects=False) for message in conversation.messages]
+    tools = template.offered(conversation.tools)
+    clock.time("template, transformers", lambda: template._apply(source, seen, tools, add_generation_prompt=True))
+    clock.time("tokenizer, whole prompt", lambda: tokenizer.encode(known.text))
+    new = [span for span in known.spans if span.origin == "new"]
+    text = known.text[new[0].start :] if new else ""
+    clock.time("tokenizer, new text", lambda: tokenizer.encode(text))
+
+
+async def measure_all(tokenizer: Tokenizer, sizes: Sequence[int], turns: int) -> list[dict[str, Any]]:
+    """Each API at each size, with few long messages; at the largest size with many short ones too."""
+    rows = []
+    for api in APIS:
+        for size in sizes:
+            for words in (300, 80) if size == max(sizes) else (300,):
+                rows.append(await measure(tokenizer, api, size, words, turns))
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure few long messages and many short ones; returns the exit status."""
+    """Measure; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--tokens", type=int, default=100_000, help="length of the history")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1000, 10_000, 100_000], help="lengths of the history")
     parser.add_argument("--turns", type=int, default=41, help="that are timed")
-    parser.add_argument("--limit", type=float, help="most milliseconds that the parts may sum to, with long messages")
+    parser.add_argument("--limit", type=float, help="most milliseconds to a prompt, at the longest history")
     parser.add_argument("--out", type=Path, default=Path("build/bench/history.json"))
     arguments = parser.parse_args(argv)
     tokenizer = Tokenizer.load(fetch_embedded(lambda *_: None))
-    rows = []
-    for words_per_result in (300, 80):
-        rows.append(measure(tokenizer, words_per_result, arguments.tokens, arguments.turns))
-        print(json.dumps(rows[-1], indent=2), flush=True)
+    rows = asyncio.run(measure_all(tokenizer, arguments.tokens, arguments.turns))
     keep(arguments.out, {"workload": __doc__, "conversations": rows})
-    return int(arguments.limit is not None and rows[0]["sum_ms"] > arguments.limit)
+    longest = [row["ms"]["arrive"] for row in rows if row["history_tokens"] >= max(arguments.tokens)]
+    return int(arguments.limit is not None and max(longest) > arguments.limit)
 
 
 if __name__ == "__main__":

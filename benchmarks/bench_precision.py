@@ -25,6 +25,7 @@ PROMPTS = Path(__file__).with_name("prompts.txt")
 REFERENCE = "float32"
 ARMS: dict[str, dict[str, str]] = {
     REFERENCE: {"weights": "float32", "kv_dtype": "float32"},
+    "weights as in the file": {"weights": "auto", "kv_dtype": "float32"},
     "float16 weights": {"weights": "float16", "kv_dtype": "float32"},
     "float16 KV": {"weights": "float32", "kv_dtype": "float16"},
     "float16 weights and KV": {"weights": "float16", "kv_dtype": "float16"},

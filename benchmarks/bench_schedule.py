@@ -81,12 +81,15 @@ def decisions(schedule: str, queued: int, steps: int, tenants: int = 1) -> dict[
         schedule=schedule,
         by_tenant=True,
     )
-    queue, choices = Timed(), Timed()
+    queue, choices, admissions = Timed(), Timed(), Timed()
     waiting = scheduler.waiting
-    for name in ("add", "remove", "hide", "show_all", "charge", "admitted", "released", "computed", "favour"):
+    for name in ("add", "remove", "hide", "show_all", "charge", "released", "computed", "favour"):
         setattr(waiting, name, queue.wrap(getattr(waiting, name)))
+    waiting.admitted = queue.wrap(admissions.wrap(waiting.admitted))  # type: ignore[method-assign]
     waiting.next = queue.wrap(choices.wrap(waiting.next))  # type: ignore[method-assign]
     assert isinstance(scheduler.cache, RadixCache)
+    if scheduler.cache.wanted is not None:
+        scheduler.cache.wanted = queue.wrap(scheduler.cache.wanted)
     # Of those who are told what leaves the tree, only the queue is timed.
     scheduler.cache.on_evict[:] = [
         queue.wrap(listener) if getattr(listener, "__self__", None) is waiting else listener
@@ -102,9 +105,10 @@ def decisions(schedule: str, queued: int, steps: int, tenants: int = 1) -> dict[
 
     for number in range(queued):
         ask(number)
-    asked, whole, parts = queued, [], []
+    asked, whole, parts, each = queued, [], [], []
     for _ in range(steps):
         queue.total = 0
+        before = len(admissions.each)
         begin = time.perf_counter_ns()
         output = scheduler.schedule()
         whole.append(time.perf_counter_ns() - begin)
@@ -116,6 +120,8 @@ def decisions(schedule: str, queued: int, steps: int, tenants: int = 1) -> dict[
                 ask(asked)
                 asked += 1
         parts.append(queue.total)
+        if len(admissions.each) > before:
+            each.append(queue.total / (len(admissions.each) - before))
     return {
         "schedule": schedule,
         "tenants": tenants,
@@ -125,6 +131,7 @@ def decisions(schedule: str, queued: int, steps: int, tenants: int = 1) -> dict[
         "evicted": scheduler.cache.stats().evicted,
         "choice us": _percentiles(choices.each),
         "queue us a step": _percentiles(parts),
+        "queue us a step for each let in": _percentiles(each),
         "schedule() us": _percentiles(whole),
     }
 
@@ -133,7 +140,7 @@ def _tokens(rng: np.random.Generator, n: int) -> TokenArray:
     return rng.integers(100, VOCAB, n).astype(np.int32)
 
 
-def _percentiles(nanoseconds: Sequence[int]) -> dict[str, float]:
+def _percentiles(nanoseconds: Sequence[float]) -> dict[str, float]:
     return {f"p{p}": round(float(np.percentile(nanoseconds, p)) / 1e3, 1) for p in (50, 99)}
 
 
@@ -218,22 +225,21 @@ def _hits(workload: Workload, records: Sequence[CallRecord]) -> float:
 HELD, TASKS, TOOL_WAIT_S = 8, 128, 1.0
 
 
-def concurrent(tasks: int, agents: int, seed: int = 0) -> Workload:
-    """So many agents at work at the same time, each on one task after the other."""
-    workload = agent(agents=tasks, vocab_size=VOCAB, seed=seed)
+def with_agents(workload: Workload, agents: int, pause_s: float, seed: int = 0) -> Workload:
+    """So many agents at work at the same time, each on one session after the other, with a pause before each turn."""
     last = {call.session: index for index, call in enumerate(workload.calls)}
     rng = np.random.default_rng(seed)
     calls = []
     for call in workload.calls:
         after = call.after if call.turn > 1 else last.get(call.session - agents)
-        wait = float(rng.exponential(TOOL_WAIT_S)) if after is not None else 0.0
+        wait = float(rng.exponential(pause_s)) if after is not None else 0.0
         calls.append(replace(call, after=after, wait=wait))
     return replace(workload, calls=tuple(calls))
 
 
 def concurrency(times: int, schedule: str, *, anti_thrash: bool) -> dict[str, Any]:
     """So many times as many agents at once as the pool holds conversations of full length."""
-    workload = concurrent(TASKS, times * HELD)
+    workload = with_agents(agent(agents=TASKS, vocab_size=VOCAB), times * HELD, TOOL_WAIT_S)
     ends: dict[int, int] = {}
     for call, length in zip(workload.calls, workload.prompt_lengths, strict=True):
         ends[call.session] = length + call.reply_tokens
@@ -317,8 +323,10 @@ def main() -> None:
             print(
                 f"{schedule:5} {case['queued']:,} queued: a choice {case['choice us']['p50']:.0f} us (p99 "
                 f"{case['choice us']['p99']:.0f}), the queue's part of a step {case['queue us a step']['p50']:.0f} us "
-                f"(p99 {case['queue us a step']['p99']:.0f}), schedule() {case['schedule() us']['p50']:.0f} us "
-                f"(p99 {case['schedule() us']['p99']:.0f})",
+                f"(p99 {case['queue us a step']['p99']:.0f}; for each "
+                f"let in {case['queue us a step for each let in']['p50']:.0f}, p99 "
+                f"{case['queue us a step for each let in']['p99']:.0f}), "
+                f"schedule() {case['schedule() us']['p50']:.0f} us (p99 {case['schedule() us']['p99']:.0f})",
                 flush=True,
             )
     if "orders" in parts:

@@ -7,7 +7,8 @@ random and each piece tokenized by itself), with its tool calls in another spell
 remembered as the server does it. The next prompt of the client is rendered and encoded with the history, and matched
 against all that was computed before in a radix tree that forgets nothing. A turn **breaks** when its messages go on
 from an earlier turn and its reply, but the tree does not have all of that turn's prompt and reply but the last token,
-which has no KV. **A** is the tokens computed, divided by those of text that no earlier turn of the recording had.
+which has no KV. A recording without the tools that it calls (pi's logs leave them out) is given tools of these names,
+as its agent had. **A** is the tokens computed, divided by those of text that no earlier turn of the recording had.
 Beside it, the same without a history. Reads files, needs no model but the embedded one's tokenizer. The command fails
 if there is a break, or A is above 1.02.
 """
@@ -99,9 +100,10 @@ class _Replay:
 
     def run(self, recording: Recording) -> Replayed:
         total = Replayed()
+        tools = _called(recording)
         for call in recording.calls:
             try:
-                total += self._turn(call)
+                total += self._turn(call._replace(tools=call.tools or tools))
             except InvalidRequest:
                 total += Replayed(refused=1)
         return total
@@ -166,6 +168,16 @@ class _Replay:
         self._random.shuffle(keys)
         written = json.dumps({key: value[key] for key in keys}, ensure_ascii=False, separators=(" ,", ":  "))
         return f'<tool_call>{{"name":{json.dumps(function["name"])}, "arguments":{written}}}</tool_call>'
+
+
+def _called(recording: Recording) -> tuple[dict[str, Any], ...]:
+    """Tools of the names that are called, if no tools are recorded."""
+    if any(call.tools for call in recording.calls):
+        return ()
+    said = (message for call in recording.calls for message in (*call.messages, call.reply))
+    names = {made["function"]["name"] for message in said for made in message.get("tool_calls") or ()}
+    functions = ({"name": name, "parameters": {"type": "object"}} for name in sorted(names))
+    return tuple({"type": "function", "function": function} for function in functions)
 
 
 class _Chain:

@@ -90,7 +90,8 @@ class Engine(NamedTuple):
 
 def _mainstem(*options: str) -> Callable[[Path, int], list[str]]:
     def command(_: Path, port: int) -> list[str]:
-        kv = ("--kv-memory", f"{KV_GIB}GiB")
+        # In the peers' numbers; the weights are theirs too, in the blocks of the file (docs/precision.md).
+        kv = ("--kv-memory", f"{KV_GIB}GiB", "--kv-dtype", "float32")
         return ["-m", "mainstem", "serve", "--model", "smollm2", "--port", str(port), *kv, *options]
 
     return command

@@ -14,10 +14,13 @@ import json
 import shutil
 from pathlib import Path
 
-from mainstem.model import no_progress
+import torch
+from safetensors.torch import save_file
+
+from mainstem.model import load_model, no_progress
 from mainstem.model.embedded import fetch_embedded
 
-FILES = ("model.safetensors", "generation_config.json", "tokenizer.json", "chat_template.jinja")
+FILES = ("generation_config.json", "tokenizer.json", "chat_template.jinja")
 
 
 def export(folder: Path) -> None:
@@ -26,6 +29,9 @@ def export(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         shutil.copyfile(source / name, folder / name)
+    module = load_model(source, dtype=torch.float32, device=torch.device("cpu")).module
+    weights = {name: parameter.detach() for name, parameter in module.named_parameters()}  # tied ones once
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config["rope_theta"] = config["rope_parameters"]["rope_theta"]
     config["torch_dtype"] = config["dtype"]

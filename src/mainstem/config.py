@@ -51,8 +51,9 @@ class EngineConfig:
     )
     weights: str = setting(
         "auto",
-        "number type that the native extension keeps the weights of linear layers in, computing in float32 all the "
-        "same; auto is --dtype (docs/precision.md)",
+        "what the native extension keeps the weights of linear layers in, computing in float32 all the same; auto is "
+        "the fewest bits that hold every number as the model's file has it, such as the blocks of a GGUF file "
+        "(docs/precision.md)",
         choices=("auto", "float32", "bfloat16", "float16", "int8"),
     )
     kv_dtype: str = setting(
@@ -134,7 +135,9 @@ class EngineConfig:
         metavar="COUNT",
     )
     history_memory: str = setting(
-        "256MiB", "memory that these may take; rendered texts may take a fifth as much again", metavar="SIZE"
+        "256MiB",
+        "memory that these may take; rendered texts and bodies may take a fifth as much again each",
+        metavar="SIZE",
     )
     tenant_quota: float = setting(
         1.0,

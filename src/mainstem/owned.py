@@ -51,6 +51,13 @@ class Owned(Generic[E]):
         self.size += size
         self._owner_of[entry] = found
 
+    def resize(self, entry: E, by: int) -> None:
+        """An entry takes more, or less, than it did."""
+        owner = self._owner_of[entry]
+        owner.entries[entry] += by
+        owner.size += by
+        self.size += by
+
     def use(self, entry: E) -> None:
         """An entry is used now."""
         self._owner_of[entry].entries.move_to_end(entry)

@@ -93,6 +93,32 @@ def test_bodies_of_other_apis_are_read(explain: Explain, tmp_path: Path) -> None
     assert causes == [{"first_seen"}, {"rounding"}, {"first_seen"}]
 
 
+@pytest.mark.parametrize("group", [{"cache_hints": {"session_id": "one"}}, {"prompt_cache_key": "one"}])
+def test_requests_are_compared_within_their_session_or_key(
+    explain: Explain, tmp_path: Path, group: dict[str, Any]
+) -> None:
+    turns = (QUESTION, REPLY, NEXT)
+    path = requests(
+        tmp_path,
+        {**chat("10:00:01", *turns), **group},
+        chat("10:00:07", *turns),  # the closest, but somebody else's
+        {**chat("10:00:08", *turns), **group},
+    )
+    _, out, _ = explain(path, "--json")
+    assert json.loads(out.splitlines()[-1])["compared_with"]["id"] == "line 1"
+
+
+def test_what_a_session_leaves_when_it_ends_goes_first(explain: Explain, tmp_path: Path) -> None:
+    def of(session: str, *, end: bool) -> dict[str, Any]:
+        said = {"role": "user", "content": f"{session} b c d e f g h " * 12}
+        return {"messages": [said], "cache_hints": {"session_id": session, "end": end}}
+
+    kept, ended = of("kept", end=False), of("ended", end=True)
+    path = requests(tmp_path, kept, ended, of("next", end=False), kept)
+    _, out, _ = explain(path, "--pool-tokens", "560", "--json")
+    assert [cause["cause"] for cause in json.loads(out.splitlines()[-1])["causes"]] == ["rounding"]
+
+
 def test_a_pool_that_is_too_small_evicts(explain: Explain, tmp_path: Path) -> None:
     others = chat("noon", {"role": "user", "content": "a b c d e f g h " * 20})
     path = requests(
@@ -105,7 +131,13 @@ def test_a_pool_that_is_too_small_evicts(explain: Explain, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("", "has no requests"), ("no json\n", "line 1 is no request"), ('{"messages": 5}\n', "line 1 is no request")],
+    [
+        ("", "has no requests"),
+        ("no json\n", "line 1 is no request"),
+        ('{"messages": 5}\n', "line 1 is no request"),
+        ('{"prompt": "a", "prompt_cache_key": []}\n', "line 1 is no request to explain: prompt_cache_key"),
+        ('{"prompt": "a", "cache_hints": {"session_id": ""}}\n', "cache_hints.session_id must have 1 to 256"),
+    ],
 )
 def test_files_that_cannot_be_used(explain: Explain, tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "bad.jsonl"

@@ -41,6 +41,16 @@ def test_a_pool_that_one_conversation_fills_is_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pool_tokens", "advised"),
+    [(64_000, 15_360), (12_000, 2816), (2000, 448), (1100, 256), (600, 150), (4, 2)],
+)
+def test_the_length_it_advises_fits_four_times_and_is_a_round_number(pool_tokens: int, advised: int) -> None:
+    found = checks(pool=pool_tokens * 46_080, max_model_len=65_536)
+    (text,) = [check.text for check in found if check.about == "room" and check.level is Level.WARNING]
+    assert text.endswith(f"or set --max-model-len {advised}")
+
+
+@pytest.mark.parametrize(
     ("settings", "levels"),
     [
         ({"max_num_batched_tokens": 64, "max_num_seqs": 64}, {"chunk": "warning"}),

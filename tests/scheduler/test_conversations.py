@@ -62,6 +62,25 @@ def test_the_next_turn_comes_before_conversations_that_wait() -> None:
     d.run()
 
 
+def test_the_next_turn_is_let_in_however_many_that_came_before_it_wait_for_room() -> None:
+    d = driver(100)
+    d.add("long", range(300, 320), 30)
+    first = d.add("a", range(20), 3)
+    d.step()
+    first.order = 1000  # as one that was let in before many who had come earlier
+    for number in range(20):
+        d.add(f"big {number}", [500 + 50 * number + i for i in range(40)], 3)
+    while "a" not in d.done:
+        d.step()
+    again = d.add("a again", [*first.tokens.array.tolist(), 50], 3)
+    d.step()
+    assert "long" in d.live
+    assert len(d.scheduler.waiting) == 20
+    assert again.state is RequestState.RUNNING
+    assert again.num_cached == 22
+    d.run()
+
+
 def test_nothing_is_kept_when_nobody_waits() -> None:
     d = driver(200)
     d.add("a", range(20), 3)

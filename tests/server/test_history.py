@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,12 +67,9 @@ def test_what_is_rendered_has_the_ids_of_the_reply(http: httpx.Client) -> None:
     assert shown["token_ids"][: len(said)] == said
     assert shown["token_ids"][: len(said)] != http.post("/tokenize", json={"prompt": shown["prompt"]}).json()["tokens"]
     (reply,) = [span for span in shown["spans"] if span["origin"] == "generated"]
-    assert reply["tokens"][0] == len(asked["token_ids"]) - len(http.post("/tokenize", json=OPENING).json()["tokens"])
+    assert reply["tokens"] == [len(asked["token_ids"]), len(said)]
     assert choice["message"]["content"] in shown["prompt"][slice(*reply["characters"])]
     assert http.post("/detokenize", json={"tokens": shown["token_ids"]}).json()["prompt"] == shown["prompt"]
-
-
-OPENING = {"prompt": "\n<|im_start|>assistant\n", "add_special_tokens": False}
 
 
 def rewritten(call: Any) -> dict[str, Any]:
@@ -234,3 +232,25 @@ def test_a_reply_that_is_to_be_continued_keeps_each_of_its_characters(claude: an
     without = claude.messages.count_tokens(model=MODEL, messages=[question, plain]).input_tokens
     assert (counted > without) == bool(more)
     assert claude.messages.create(messages=[question, prefill], **ask).content
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_a_body_that_goes_on_gives_the_reply_that_it_gives_alone(http: httpx.Client, path: str) -> None:
+    field = "input" if path.endswith("responses") else "messages"
+    limit = "max_output_tokens" if path.endswith("responses") else "max_tokens"
+    said: list[Any] = [{**hello(f"bodies {path}"), "unread by the model": "long " * 1000}]
+    for turn in range(3):
+        body = {"model": MODEL, field: said, limit: 8, "temperature": 0}
+        replies = []
+        for reset in (False, True):
+            if reset:
+                http.post("/cache/reset").raise_for_status()
+            answer = http.post(path, json=body).raise_for_status().json()
+            replies.append(answer.get("choices") or answer.get("output") or answer.get("content"))
+        warm, cold = (json.dumps(reply) for reply in replies)
+        assert text_of(warm) == text_of(cold) != []
+        said += [{"role": "assistant", "content": f"reply {turn}"}, GO_ON]
+
+
+def text_of(reply: str) -> list[str]:
+    return re.findall(r'"(?:text|content)": "([^"]*)"', reply)

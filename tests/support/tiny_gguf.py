@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,11 +24,20 @@ _LAYER_NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-_OTHER_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
+_OTHER_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_tiny_gguf(folder: Path, path: Path, *, rope_scaling: str | None = None) -> Path:
-    """Writes the tiny Llama in `folder` to `path`, its matrices as Q8_0 blocks, and returns `path`."""
+def write_tiny_gguf(
+    folder: Path, path: Path, *, kinds: Mapping[str, str] = MappingProxyType({}), rope_scaling: str | None = None
+) -> Path:
+    """Writes the tiny Llama in `folder` to `path` and returns `path`.
+
+    Args:
+        folder: of the model.
+        path: to write to.
+        kinds: what matrices are written as, by the last part of their names in the file or for "" all; Q8_0 otherwise.
+        rope_scaling: kind of scaling that the header names.
+    """
     config = json.loads((folder / "config.json").read_text())
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(config["num_hidden_layers"])
@@ -43,7 +54,7 @@ def write_tiny_gguf(folder: Path, path: Path, *, rope_scaling: str | None = None
         writer.add_string("llama.rope.scaling.type", rope_scaling)
     _add_tokenizer(writer, folder)
     for name, weight in load_file(folder / "model.safetensors").items():
-        _add_tensor(writer, config, name, weight)
+        _add_tensor(writer, config, name, weight, kinds)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -66,7 +77,9 @@ def _add_tokenizer(writer: GGUFWriter, folder: Path) -> None:
     writer.add_chat_template((folder / "chat_template.jinja").read_text())
 
 
-def _add_tensor(writer: GGUFWriter, config: dict[str, Any], name: str, weight: NDArray[np.float32]) -> None:
+def _add_tensor(
+    writer: GGUFWriter, config: dict[str, Any], name: str, weight: NDArray[np.float32], kinds: Mapping[str, str]
+) -> None:
     stem = name.removesuffix(".weight")
     if stem in _OTHER_NAMES:
         stem = _OTHER_NAMES[stem]
@@ -80,7 +93,7 @@ def _add_tensor(writer: GGUFWriter, config: dict[str, Any], name: str, weight: N
     if weight.ndim == 1:
         writer.add_tensor(f"{stem}.weight", weight)
     else:
-        kind = GGMLQuantizationType.Q8_0
+        kind = GGMLQuantizationType[kinds.get(stem.split(".")[-1], kinds.get("", "Q8_0"))]
         writer.add_tensor(f"{stem}.weight", quantize(weight, kind), raw_dtype=kind)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,15 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 MEANING = ReplyMeaning(Hermes(), ["look"])
 plain_ids = st.lists(st.integers(3, VOCAB_SIZE - 1), max_size=12)
 any_ids = st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=12)
+
+
+@pytest.fixture(scope="module", params=[1, 1000], autouse=True)
+def shortest(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every conversation is known in one piece, or none: nothing else may differ."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mainstem.tokens.history.SHORTEST", request.param)
+        patch.setattr("mainstem.tokens.history.LOOK_AFTER", 1)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +251,35 @@ def test_white_space_that_a_client_strips_does_not_count(chats: Chats) -> None:
     ids = [*chats.letters("\nthe river \n"), END]
     second = chats.ask(["one", chats.reply(first, ids).strip(), "two"])
     assert starts_with(second, first.ids, ids)
+
+
+@pytest.mark.parametrize("text", ["the river \n", "the river\t", " \nthe river", "\n\nthe river\n", "the river  "])
+def test_white_space_that_a_client_adds_is_in_the_prompt(chats: Chats, text: str) -> None:
+    first = chats.ask(["one"])
+    chats.reply(first, [*chats.letters("the river"), END])
+    for more in (["two"], ["two", "three", "four"]):
+        prompt = chats.ask(["one", text, *more])
+        assert f"{text}<|im_end|>" in prompt.text
+        assert chats.spelled(prompt) == prompt.text
+        chats.reply(prompt, [*chats.letters("three"), END])
+
+
+def test_of_an_edited_call_only_what_was_generated_is_called_so(chats: Chats) -> None:
+    first = chats.ask(["one"])
+    chats.reply(first, [*chats.letters(CALL), END])
+    messages = [{"role": "user", "content": "one"}, called('{"place": "the sea"}', "Let me see."), SYSTEM]
+    prompt = chats.ask(messages)
+    assert [span.origin for span in prompt.spans] == ["known", "generated", "new"]
+    texts = [prompt.text[span.start : span.stop] for span in prompt.spans]
+    assert "".join(texts) == prompt.text
+    assert CALL.startswith(texts[1])
+    assert "the sea" in texts[2]
+    for span, text in zip(prompt.spans, texts, strict=True):
+        assert chats.tokenizer.decode(prompt.ids[span.first : span.end], skip_special_tokens=False) == text
+    assert prompt.tokenized == prompt.spans[2].end - prompt.spans[2].first
+    chats.reply(prompt, [*chats.letters("done"), END])
+    later = chats.ask([*messages, {"role": "assistant", "content": "done"}, SYSTEM])
+    assert [span.origin for span in later.spans] == ["known", "generated", "known", "generated", "new"]
 
 
 @pytest.mark.parametrize(("mine", "other"), [((), ("b",)), (("a",), ()), (("a", "bc"), ("ab", "c"))])

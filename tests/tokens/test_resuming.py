@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -102,6 +104,78 @@ def test_known_templates_write_what_transformers_makes_of_them(folder: Path, pat
                 assert by_mainstem(chat, conversation) == expected
                 accepted += expected is not None
     assert accepted > 0 or path.stem in REFUSING
+
+
+# -- which templates take up new messages only -------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "templates.md"
+
+
+class Counted(list[Any]):
+    """Messages that count how many of them are taken, each time."""
+
+    taken = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        Counted.taken += len(found) if isinstance(key, slice) else 1
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        Counted.taken += len(self)
+        return super().__iter__()
+
+
+def talk(turns: int, *, calls: bool, system: bool) -> tuple[Message, ...]:
+    """A conversation of so many turns."""
+    said = [Message(role="system", parts=("instructions",))] if system else []
+    said.append(Message(role="user", parts=("question",)))
+    for i in range(turns):
+        if calls:
+            call = ToolCall(f"call{i:05}", "look_up", '{"where": "x"}')
+            said.append(Message(role="assistant", tool_calls=(call,)))
+            said.append(Message(role="tool", parts=("found",), tool_call_id=call.id, name="look_up"))
+        else:
+            said += [Message(role="assistant", parts=("reply",)), Message(role="user", parts=("question",))]
+    return tuple(said)
+
+
+def taken_at_the_last_turn(chat: ChatTemplate, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> int | None:
+    """How many messages a template takes up at the last turn of a conversation; None if it refuses it."""
+    try:
+        chat.render(Conversation(messages[:-2], tools), at=MOMENT)
+        Counted.taken = 0
+        chat.render(Conversation(messages, tools), at=MOMENT)
+    except InvalidRequest:
+        return None
+    return Counted.taken
+
+
+def takes_only_new(folder: Path, source: str) -> bool:
+    """Whether a template takes no more messages up in a long conversation than in a short one, if it knows calls."""
+    for calls, system in ((True, True), (True, False), (False, True), (False, False)):
+        counts = []
+        for turns in (10, 50):
+            tools = (TOOL,) if calls else ()
+            counts.append(
+                taken_at_the_last_turn(chat_of(folder, source), talk(turns, calls=calls, system=system), tools)
+            )
+        if counts[0] is not None:
+            return counts[0] == counts[1]
+    return False
+
+
+@pytest.mark.skipif(not KNOWN, reason="needs the templates in ../shared/data/chat-templates")
+def test_the_page_says_which_templates_take_up_new_messages_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def counting(source: str, messages: Messages, variables: dict[str, Any], **earlier: Any) -> Rendered:
+        return render(source, Counted(messages), variables, **earlier)
+
+    monkeypatch.setattr("mainstem.tokens.render_memory.render", counting)
+    others = [path.name for path in KNOWN if not takes_only_new(folder, path.read_text(encoding="utf-8"))]
+    page = PAGE.read_text(encoding="utf-8")
+    section = page.split("## Templates in long conversations", 1)[1].split("\n## ", 1)[0]
+    assert re.findall(r"`([^`]+\.jinja)`", section) == others
+    assert f"{len(KNOWN) - len(others)} of the {len(KNOWN)} templates" in section
 
 
 # -- what may be passed over ------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ _SIZES = {
             head_dim=64,
             vocab_size=49152,
             tied=True,
-            bytes_per_weight=4.0,
+            bytes_per_weight=0.72,  # blocks of 4 bits, and of 8 for the embedding
             max_position=8192,
         ),
     )

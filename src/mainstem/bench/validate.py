@@ -203,8 +203,8 @@ def efficiency_of(found: Probe, sizes: ModelSizes, hardware: Hardware) -> Effici
             f"gemm {gemm:.2f}: from a chunk of {found.rows} tokens with nothing before it, {found.chunk * 1e3:.0f} ms",
             f"attention {attention:.2f}: from the {more * 1e3:.0f} ms more that it takes over {found.context:,} tokens",
             "memory 1.0: as a copy",
-            f"overhead {overhead * 1e3:.1f} ms a step: a decoded token takes {found.decode * 1e3:.1f} ms, most "
-            f"of it for reading the weights, {reading * 1e3:.1f} ms",
+            f"overhead {overhead * 1e3:.1f} ms a step: a decoded token takes {found.decode * 1e3:.1f} ms, of which "
+            f"reading the weights takes {reading * 1e3:.1f}",
         ),
     )
 

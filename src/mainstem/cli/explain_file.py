@@ -23,11 +23,13 @@ from mainstem.explain.report import explanation
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, Scheduler
 from mainstem.tokens import Conversation, Message, Tokenizer, anthropic, responses
-from mainstem.tokens.chat import read_messages, read_places, read_tools
+from mainstem.tokens.chat import add_message, check_any, places_of, read_tools
 from mainstem.tokens.placed import Placed, Places
+from mainstem.tokens.reading import read_on
 from mainstem.tools import Dialect
 from mainstem.tools.reading import read_reply
 from mainstem.tree import RadixCache, TokenArray, common_length
+from mainstem.tree.hints import CacheHints
 
 STEP_TOKENS = 8192
 
@@ -41,6 +43,7 @@ class _Line(NamedTuple):
         places: where its texts stand in the body.
         tokens: int32[n], its prompt.
         key: its `prompt_cache_key`.
+        hints: its session, by `cache_hints` or its key, and whether that ends.
     """
 
     number: int
@@ -48,6 +51,7 @@ class _Line(NamedTuple):
     places: Places | None
     tokens: TokenArray
     key: str | None
+    hints: CacheHints
 
 
 def explain_file(path: Path, model: str, pool_tokens: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -99,13 +103,30 @@ def _read(number: int, text: str, tokenizer: Tokenizer) -> _Line:
         body = json.loads(text)
         if not isinstance(body, dict):
             raise InvalidRequest("a request's body is a JSON object")
-        key = body.get("prompt_cache_key")
+        key, hints = _groups(body)
         if isinstance(body.get("prompt"), str):
-            return _Line(number, None, None, tokenizer.encode_prompt(body["prompt"]), key)
+            return _Line(number, None, None, tokenizer.encode_prompt(body["prompt"]), key, hints)
         conversation, places = _conversation(body)
-        return _Line(number, conversation, places, tokenizer.encode(tokenizer.chat.render(conversation)), key)
+        tokens = tokenizer.encode(tokenizer.chat.render(conversation))
+        return _Line(number, conversation, places, tokens, key, hints)
     except (ValueError, InvalidRequest) as error:
         raise ConfigError(f"line {number} is no request to explain: {error}") from None
+
+
+def _groups(body: dict[str, Any]) -> tuple[str | None, CacheHints]:
+    """The key of a request, and what it says of its session, as a server reads them."""
+    from pydantic import ValidationError
+
+    from mainstem.server.lifetime import LifetimeBody, read_lifetime
+    from mainstem.server.validation import field_path
+
+    try:
+        said = LifetimeBody.model_validate({name: body[name] for name in LifetimeBody.model_fields if name in body})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InvalidRequest(f"{field_path(first['loc'])}: {first['msg']}") from None
+    lifetime = read_lifetime(said, {})
+    return said.prompt_cache_key, CacheHints(lifetime.session, lifetime.ends, source=lifetime.source)
 
 
 def _conversation(body: dict[str, Any]) -> tuple[Conversation, Places | None]:
@@ -122,8 +143,9 @@ def _conversation(body: dict[str, Any]) -> tuple[Conversation, Places | None]:
     if is_anthropic(body):
         placed = anthropic.read_messages(body.get("system"), messages)
         return Conversation(tuple(each.message for each in placed), anthropic.read_tools(tools)), Places(placed)
-    said = read_messages(messages)
-    return Conversation(said, read_tools(tools)), read_places(messages, said)
+    check_any(messages)
+    said = read_on(messages, add_message).messages
+    return Conversation(tuple(each.message for each in said), read_tools(tools)), places_of(said)
 
 
 def _reply(line: _Line, later: Sequence[_Line], tokenizer: Tokenizer) -> TokenArray:
@@ -147,8 +169,16 @@ def _reply(line: _Line, later: Sequence[_Line], tokenizer: Tokenizer) -> TokenAr
 
 def _play(line: _Line, reply: TokenArray, scheduler: Scheduler) -> Record:
     """Have the scheduler run a request that is answered with these tokens."""
-    origin = Origin(id=f"line {line.number}", key=line.key, conversation=line.conversation, places=line.places)
-    request = Request(origin.id, line.tokens, SamplingParams(), max_tokens=max(1, len(reply)), origin=origin)
+    origin = Origin(
+        id=f"line {line.number}",
+        session=line.hints.session,
+        key=line.key,
+        conversation=line.conversation,
+        places=line.places,
+    )
+    request = Request(
+        origin.id, line.tokens, SamplingParams(), max_tokens=max(1, len(reply)), hints=line.hints, origin=origin
+    )
     scheduler.add(request)
     said = reply.tolist() or [0]
     while request.num_generated < len(said):

@@ -13,7 +13,8 @@ from mainstem.engine.speculation import Speculation
 from mainstem.errors import ConfigError
 from mainstem.explain import Recorder
 from mainstem.model import ModelRunner, Progress, load_model, no_progress, resolve_model
-from mainstem.model.precision import NUMBERS, choose_precision, with_precision
+from mainstem.model.packing import pack
+from mainstem.model.precision import NUMBERS, choose_precision
 from mainstem.scheduler import Scheduler, Upkeep
 from mainstem.tokens import Tokenizer
 from mainstem.tree import CACHES, PrefixCache, RadixCache
@@ -40,11 +41,16 @@ def build_engine(config: EngineConfig, progress: Progress = no_progress) -> Buil
     progress("loading the model", 0, None)
     tokenizer = Tokenizer.load(files.folder, canonical_tools=config.canonical_tools)
     loaded = load_model(
-        files.folder, dtype=_dtype(config.dtype, device), device=device, random_weights=files.random_weights
+        files.folder,
+        dtype=_dtype(config.dtype, device),
+        device=device,
+        random_weights=files.random_weights,
+        keep_blocks=True,
     )
     precision = choose_precision(config.weights, config.kv_dtype, loaded.shape, device, config.kernels)
-    budget = plan_memory(config, with_precision(loaded.shape, precision), device)
-    runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels, precision=precision)
+    loaded = pack(loaded, precision, config.kernels)
+    budget = plan_memory(config, loaded.shape, device)
+    runner = ModelRunner(loaded, budget.pool_tokens, device, kernels=config.kernels)
     if config.deterministic == "on" and not runner.deterministic:
         raise ConfigError(
             "deterministic on needs the native extension (python -m mainstem.native builds it), kernels other than "

@@ -436,7 +436,7 @@ class EngineCore:
             lease.begin(self.scheduler.hold(job.request, job.keep))
 
     def _warn_of_kv_range(self) -> None:
-        if self.runner.precision.kv == torch.float16 and not self._warned:
+        if self.runner.shape.kv_dtype == torch.float16 and not self._warned:
             self._warned = True
             log.warning(
                 "Numbers were not finite. One reason may be keys or values beyond float16's largest, 65,504, "

@@ -55,6 +55,7 @@ class LLM:
         self._engine = EngineThread(self.config, progress)
         self.model_name = self._engine.model_name
         self.budget = self._engine.budget
+        self.compute = self._engine.compute
         self.core = self._engine.core
         self.tokenizer = self.core.tokenizer
         self.history = new_history(self.config, self.tokenizer)

@@ -28,7 +28,7 @@ from mainstem.explain.causes import MissCause
 from mainstem.explain.overlap import Fingerprint, fingerprint, shared_with
 from mainstem.explain.records import Comparison, Miss, Origin, Record
 from mainstem.explain.sequences import Found, Sequences
-from mainstem.explain.texts import size_of
+from mainstem.explain.texts import size_of, size_of_places
 from mainstem.owned import Owned
 from mainstem.scheduler import Request, SchedulerOutput
 from mainstem.scheduler.observer import SchedulerObserver
@@ -46,7 +46,7 @@ from mainstem.tree.keys import NamespaceKey
 
 # Distinct tokens of all records together, and of the ghosts; four bytes each.
 MAX_TOKENS = 4_000_000
-# Of all conversations that records keep together, about.
+# Of all conversations that records keep together, and of their places, about.
 MAX_TEXT_BYTES = 128 * 2**20
 # What left a pool longer ago than it takes to fill it so many times is forgotten.
 GHOSTS_PER_SLOT = 8
@@ -144,7 +144,7 @@ class Recorder(SchedulerObserver):
         self._by_group: dict[tuple[object, ...], deque[Record]] = {}
         self._by_window: dict[int, Record] = {}
         self._windows: dict[int, Fingerprint] = {}
-        self._full: deque[Record] = deque()
+        self._full: Owned[Record] = Owned()
         self._orders = count()
 
     # -- what others ask ------------------------------------------------------------------------------------------
@@ -179,8 +179,7 @@ class Recorder(SchedulerObserver):
             num_prompt=len(tokens),
             num_cached=request.num_cached,
             origin=origin,
-            num_computed=request.num_cached,
-            text_bytes=0 if origin is None or origin.conversation is None else size_of(origin.conversation),
+            text_bytes=0 if origin is None else _text_bytes(origin),
         )
         found = self._sequences.find(tokens, record.namespace)
         windows = fingerprint(tokens, hash(record.namespace))
@@ -194,16 +193,29 @@ class Recorder(SchedulerObserver):
             earlier = next((r for r in self.of(origin.compare_with) if r.tenant == record.tenant), None)
             record.asked = None if earlier is None else self._comparison(tokens, earlier).comparison
         self._keep(record, request, tokens, windows)
+        if record.closest is not None or record.asked is not None:
+            self._full.add(record, record.tenant, 1)
+            if len(self._full) > FULL_COMPARISONS:
+                oldest = self._full.first(by_size=False)
+                self._full.remove(oldest)
+                oldest.forget_tokens()
 
     def finished(self, request: Request) -> None:
+        self._computed(request)
+
+    def preempted(self, request: Request) -> None:
+        self._computed(request)
+
+    def _computed(self, request: Request) -> None:
+        """A request stops, for good or for now: note what it said and how much of it all was computed."""
         record = request.record
         if not isinstance(record, Record):
             return
-        record.num_computed = request.num_computed
-        record.num_reply = request.num_generated
         if record.end is not None:
-            self._sequences.extend(record, request.tokens.array[request.num_prompt :])
+            self._sequences.extend(record, request.tokens.array[record.num_prompt + record.num_reply :])
+            self._sequences.computed(record, request.num_computed)
             self._shrink()
+        record.num_reply = request.num_generated
 
     def stepped(self, output: SchedulerOutput, seconds: float) -> None:
         """A step took this long; each prompt in it took its share."""
@@ -248,8 +260,7 @@ class Recorder(SchedulerObserver):
             search.add(length, MissCause.OTHER_NAMESPACE, other=found.other.id)
         if search.at_limit:
             search.knows(request.view.peek(tokens).length)
-        if found.own is not None:
-            search.knows(min(found.own_length, found.own.num_computed))
+        search.knows(found.own_computed)
         search.round()
         return search
 
@@ -304,9 +315,6 @@ class Recorder(SchedulerObserver):
             return np.zeros(len(tokens), np.bool_)
         compared = self._comparison(tokens, earlier)
         record.closest = compared.comparison
-        self._full.append(record)
-        if len(self._full) > FULL_COMPARISONS:
-            self._full.popleft().forget_tokens()
         return compared.lost
 
     def _comparison(self, tokens: TokenArray, earlier: Record) -> _Compared:
@@ -334,6 +342,7 @@ class Recorder(SchedulerObserver):
     def _keep(self, record: Record, request: Request, tokens: TokenArray, windows: Fingerprint) -> None:
         request.record = record
         self._sequences.add(record, tokens)
+        self._sequences.computed(record, record.num_cached)
         self._kept[record.order] = record
         self._tokens.add(record, record.tenant, record.num_prompt)
         self._texts.add(record, record.tenant, record.kept_bytes)
@@ -399,6 +408,12 @@ def _groups(record: Record) -> Iterator[tuple[object, ...]]:
 
 def _name_of(request: Request) -> str:
     return request.origin.id if isinstance(request.origin, Origin) else request.id
+
+
+def _text_bytes(origin: Origin) -> int:
+    """What is kept of a conversation, and of where it stands."""
+    texts = 0 if origin.conversation is None else size_of(origin.conversation)
+    return texts + (0 if origin.places is None else size_of_places(origin.places))
 
 
 def _plain(namespace: NamespaceKey) -> Namespace:

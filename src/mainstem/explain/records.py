@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainstem.explain.causes import MissCause
 from mainstem.explain.sequences import Step
-from mainstem.tokens.conversation import Conversation
+from mainstem.tokens.conversation import TENANT_PARTS, Conversation
 from mainstem.tokens.placed import Places
 from mainstem.tree import TokenArray
 from mainstem.tree.ghosts import Fate
@@ -19,9 +19,6 @@ from mainstem.tree.keys import NamespaceKey
 
 if TYPE_CHECKING:
     from mainstem.explain.diagnosis import FirstDifference
-
-# A server's namespaces begin with the tenant, in two parts; see `mainstem.server.auth`.
-TENANT_PARTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +113,8 @@ class Record:
         closest: the earlier request that has most in common with it; None if there was none.
         asked: the one that its caller wanted it to be compared with; None if that is not known.
         prefill_s: seconds of the engine's steps that its prompt took, by its share of their tokens.
-        num_reply: tokens of its reply, once it has ended.
-        num_computed: tokens of all that were computed when it ended; while it runs, those of its prompt.
-        text_bytes: that its conversation takes, about.
+        num_reply: tokens of its reply, as of when it ended or last gave way.
+        text_bytes: that its conversation and the places of its texts take, about.
         difference: from the closest one, once somebody has looked.
         end: see `Sequences`.
     """
@@ -137,7 +133,6 @@ class Record:
     asked: Comparison | None = None
     prefill_s: float = 0.0
     num_reply: int = 0
-    num_computed: int = 0
     text_bytes: int = 0
     difference: FirstDifference | None = None
     end: Step | None = field(default=None, repr=False)

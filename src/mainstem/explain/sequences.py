@@ -41,15 +41,17 @@ class Step:
         parent: None at the top and for what was removed.
         children: by their first token.
         latest: by namespace, the youngest sequence that goes through.
+        computed: by namespace, the most tokens from the top that were computed of one that goes through.
     """
 
-    __slots__ = ("children", "key", "latest", "parent")
+    __slots__ = ("children", "computed", "key", "latest", "parent")
 
     def __init__(self, key: TokenArray, parent: Step | None) -> None:
         self.key = key
         self.parent = parent
         self.children: dict[int, Step] = {}
         self.latest: dict[NamespaceKey, Sequence] = {}
+        self.computed: dict[NamespaceKey, int] = {}
 
 
 class Found(NamedTuple, Generic[S]):
@@ -58,12 +60,14 @@ class Found(NamedTuple, Generic[S]):
     Attributes:
         own: the youngest of those of one's namespace that have most in common with them; None if none has anything.
         own_length: how many tokens that is.
+        own_computed: how many of the tokens were computed for any of one's namespace, behind the same beginning.
         other: the same among all other namespaces.
         other_length: the same.
     """
 
     own: S | None
     own_length: int
+    own_computed: int
     other: S | None
     other_length: int
 
@@ -88,6 +92,14 @@ class Sequences(Generic[S]):
         assert sequence.end is not None
         self._extend(sequence.end, sequence, tokens)
 
+    def computed(self, sequence: S, length: int) -> None:
+        """Of a sequence that is here so many leading tokens were computed."""
+        step, namespace = sequence.end, sequence.namespace
+        # What was computed of a sequence is known of all steps on its way.
+        while step is not None and step.parent is not None and step.computed.get(namespace, 0) < length:
+            step.computed[namespace] = length
+            step = step.parent
+
     def remove(self, oldest: S) -> None:
         """Forget the oldest sequence of a namespace.
 
@@ -98,6 +110,7 @@ class Sequences(Generic[S]):
             parent = step.parent
             if step.latest.get(oldest.namespace) is oldest:
                 del step.latest[oldest.namespace]
+                step.computed.pop(oldest.namespace, None)
             if not step.latest:
                 del parent.children[step.key.item(0)]
                 self.size -= len(step.key)
@@ -116,7 +129,7 @@ class Sequences(Generic[S]):
     def find(self, tokens: TokenArray, namespace: NamespaceKey) -> Found[S]:
         """Whose sequences begin as these tokens do."""
         own = other = None
-        own_length = other_length = at = 0
+        own_length = own_computed = other_length = at = 0
         step = self._top
         while at < len(tokens):
             child = step.children.get(tokens.item(at))
@@ -127,6 +140,7 @@ class Sequences(Generic[S]):
             mine = child.latest.get(namespace)
             if mine is not None:
                 own, own_length = mine, at
+                own_computed = max(own_computed, min(at, child.computed.get(namespace, 0)))
             if len(child.latest) > (mine is not None):
                 other, other_length = child, at
             if same < len(child.key):
@@ -134,7 +148,7 @@ class Sequences(Generic[S]):
             step = child
         others = [] if other is None else [s for key, s in other.latest.items() if key != namespace]
         youngest = max(others, key=lambda sequence: sequence.order, default=None)
-        return Found(own, own_length, youngest, other_length)  # type: ignore[arg-type]  # what S went in comes out
+        return Found(own, own_length, own_computed, youngest, other_length)  # type: ignore[arg-type]  # S is what went in
 
     def _extend(self, step: Step, sequence: S, tokens: TokenArray) -> None:
         at = 0
@@ -157,6 +171,7 @@ class Sequences(Generic[S]):
         assert parent is not None
         upper = Step(step.key[:at], parent)
         upper.latest = dict(step.latest)
+        upper.computed = dict(step.computed)
         parent.children[step.key.item(0)] = upper
         step.key = step.key[at:]
         step.parent = upper

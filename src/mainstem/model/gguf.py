@@ -1,21 +1,26 @@
 """GGUF files to Hugging Face folders, once: `transformers` takes many seconds to read one, and a moment for the other.
 
-Weights are kept in float32, exactly as the quantised blocks stand for. It knows nothing of caches or downloads.
+Weights in blocks that are known here stay in these, all others become the float32 numbers that they stand for. It knows
+nothing of caches or downloads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from tokenizers import pre_tokenizers
+from torch import Tensor
 
 from mainstem.errors import ModelLoadError, UnsupportedModel
+from mainstem.model.block_file import write_blocks
+from mainstem.model.blocks import BYTES, Blocks
 from mainstem.model.progress import Progress
 from mainstem.model.support import check_supported
 from mainstem.tokens.quiet import quiet_transformers
@@ -124,4 +129,60 @@ def _convert_weights(path: Path, folder: Path) -> None:
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    model.save_pretrained(folder)
+    blocks = find_blocks(path, dict(model.named_parameters()))
+    if not blocks:
+        model.save_pretrained(folder)
+        return
+    write_blocks(folder, model, blocks)
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+
+
+def find_blocks(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Blocks]:
+    """The blocks of a GGUF file that stand for a model's weights, number for number.
+
+    transformers gives tensors other names and orders their rows anew, in ways that differ between architectures, so
+    rows are recognised by their numbers.
+
+    Args:
+        path: the GGUF file.
+        weights: float32, by the names that the result has too.
+    """
+    from gguf import GGUFReader
+
+    tensors = [found for tensor in GGUFReader(path).tensors if (found := _blocks_of_tensor(tensor)) is not None]
+    places = [_places(blocks) for blocks in tensors]
+    kept: dict[str, Blocks] = {}
+    for name, weight in weights.items():
+        if weight.ndim != 2:
+            continue
+        keys = [hash(row.tobytes()) for row in weight.detach().numpy()]
+        for blocks, place in zip(tensors, places, strict=True):
+            if len(place) and blocks.width == weight.shape[1] and all(key in place for key in keys):
+                rows = Blocks(blocks.kind, blocks.data[torch.tensor([place[key] for key in keys])])
+                if torch.equal(rows.floats(), weight):
+                    kept[name] = rows
+                    break
+    return kept
+
+
+def _blocks_of_tensor(tensor: Any) -> Blocks | None:
+    kind = tensor.tensor_type.name
+    if kind not in (*BYTES, "Q4_0") or len(tensor.shape) != 2:
+        return None
+    data = torch.from_numpy(np.array(tensor.data))
+    return with_minima(data) if kind == "Q4_0" else Blocks(kind, data)
+
+
+def with_minima(data: Tensor) -> Blocks:
+    """Q4_0 blocks, whose half bytes count from -8, as Q4_1: the minimum is eight scales below zero."""
+    blocks = data.view(len(data), -1, 18)
+    scale = blocks[..., :2]
+    minimum = (scale.contiguous().view(torch.float16) * -8).view(torch.uint8)
+    return Blocks("Q4_1", torch.cat([scale, minimum, blocks[..., 2:]], dim=-1).flatten(1))
+
+
+def _places(blocks: Blocks) -> dict[int, int]:
+    """Numbers of rows by a hash of what they stand for."""
+    return {hash(row.tobytes()): index for index, row in enumerate(blocks.floats().numpy())}

@@ -17,7 +17,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from mainstem.native import WEIGHT_DTYPES, LinearWork, NativeLibrary, native_library
+from mainstem.model.blocks import BlockPanels, blocks_of, joined
+from mainstem.native import WEIGHT_BLOCKS, WEIGHT_DTYPES, LinearWork, NativeLibrary, native_library
 
 # The row count that oneDNN is told to expect; the reordered form is the same for any.
 _EXPECTED_ROWS = 512
@@ -30,7 +31,12 @@ class Product(ABC):
 
     Args:
         linears: float32 layers on a CPU with the same input size.
+
+    Attributes:
+        num_bytes: memory that the weights take.
     """
+
+    num_bytes: int
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         self._sizes = [linear.out_features for linear in linears]
@@ -64,7 +70,9 @@ class OneDnnProduct(Product):
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         super().__init__(linears)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(_joint_weight(linears), _EXPECTED_ROWS)
+        weight = _joint_weight(linears)
+        self.num_bytes = weight.numel() * weight.element_size()
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _EXPECTED_ROWS)
         self._bias = _joint_bias(linears)
 
     def _compute(self, x: Tensor) -> Tensor:
@@ -76,14 +84,16 @@ class NativeProduct(Product):
     """A product by the native extension, over panels of weights.
 
     Args:
-        linears: see `Product`.
+        linears: see `Product`; their weights may be in blocks.
         library: the extension.
-        dtype: what the weights are kept in, int8 with a scale for each output; sums are float32.
+        dtype: what the weights are kept in, int8 with a scale for each output; sums are float32. None keeps them in
+            the fewest bits that hold the same numbers: in blocks, if they are, or in 16 bits, if these are exact.
         instruction_set: which of the library's to use; the fastest if None.
 
     Attributes:
         in_features: numbers a row of input.
         num_outputs: numbers a row of output, of all layers together.
+        kept: what the weights are kept in: a number type, or blocks by their name.
     """
 
     def __init__(
@@ -91,32 +101,46 @@ class NativeProduct(Product):
         linears: Sequence[nn.Linear],
         library: NativeLibrary,
         *,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = torch.float32,
         instruction_set: int | None = None,
     ) -> None:
         super().__init__(linears)
         self._library = library
-        weight = _joint_weight(linears)
         self._scale: Tensor | None = None
-        if dtype == torch.int8:
-            weight, scale = _in_bytes(weight)
-            self._scale = nn.functional.pad(scale, (0, -len(scale) % library.panel))
-        self._weight = _panels(weight, library.panel).to(dtype)
-        bias = _joint_bias(linears)
+        self._panels = _block_panels(linears, library.panel) if dtype is None else None
+        self.kept: torch.dtype | str
+        if self._panels is not None:
+            self.kept, self._weight = self._panels.kind, self._panels.data
+        else:
+            weight = _joint_weight(linears)
+            self.kept = dtype or _narrowest(weight)
+            if self.kept == torch.int8:
+                weight, scale = _in_bytes(weight)
+                self._scale = nn.functional.pad(scale, (0, -len(scale) % library.panel))
+            self._weight = _panels(weight.to(self.kept), library.panel)
+        self.in_features = linears[0].in_features
+        self.num_outputs = sum(self._sizes)
+        self.num_bytes = self._weight.numel() * self._weight.element_size()
         self._bias = torch.zeros(self._weight.shape[0] * library.panel)
+        bias = _joint_bias(linears)
         if bias is not None:
             self._bias[: len(bias)] = bias
-        self.in_features = self._weight.shape[1]
-        self.num_outputs = sum(self._sizes)
         self._work = LinearWork(
             weights=self._weight.data_ptr(),
             bias=self._bias.data_ptr(),
             inputs=self.in_features,
             outputs=self.num_outputs,
             scale=None if self._scale is None else self._scale.data_ptr(),
-            dtype=WEIGHT_DTYPES[dtype],
+            dtype=WEIGHT_DTYPES[self.kept] if isinstance(self.kept, torch.dtype) else WEIGHT_BLOCKS[self.kept],
             instruction_set=library.fastest if instruction_set is None else instruction_set,
         )
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The weights of outputs by their numbers, int64[n], as floats: (n, in_features); not for int8."""
+        if self._panels is not None:
+            return self._panels.rows(ids)
+        panel = self._library.panel
+        return self._weight[ids // panel, :, ids % panel].float()
 
     def _compute(self, x: Tensor) -> Tensor:
         out = torch.empty(*x.shape[:-1], self.num_outputs)
@@ -129,7 +153,7 @@ class NativeProduct(Product):
         work.x, work.y = x.data_ptr(), out.data_ptr()
         work.rows, work.threads = x.numel() // self.in_features, torch.get_num_threads()
         workspace = None
-        if work.dtype != WEIGHT_DTYPES[torch.float32]:
+        if work.rows > 1 and self.kept != torch.float32:
             workspace = torch.empty(work.threads * self.in_features * self._library.panel)
             work.workspace = workspace.data_ptr()
         self._library.linear(work)
@@ -160,7 +184,7 @@ def pack_linears(
     dtype: torch.dtype,
     device: torch.device,
     kernels: str = "auto",
-    weights: torch.dtype = torch.float32,
+    weights: torch.dtype | None = torch.float32,
 ) -> int:
     """Replace every `nn.Linear` below `module` in place, if this can be done for its dtype and device.
 
@@ -171,7 +195,7 @@ def pack_linears(
         dtype: of its weights.
         device: where they are.
         kernels: "native" for the extension, "torch" for oneDNN as PyTorch has it, "auto" for the best that is there.
-        weights: what the extension keeps them in.
+        weights: what the extension keeps them in, see `NativeProduct`.
 
     Returns:
         How many layers were replaced.
@@ -190,7 +214,7 @@ def has_onednn() -> bool:
 
 
 def _product_for(
-    dtype: torch.dtype, device: torch.device, kernels: str, weights: torch.dtype
+    dtype: torch.dtype, device: torch.device, kernels: str, weights: torch.dtype | None
 ) -> Callable[[Sequence[nn.Linear]], Product] | None:
     library = native_library()
     if dtype != torch.float32 or device.type != "cpu":
@@ -223,18 +247,36 @@ def _groups(linears: dict[str, nn.Linear]) -> list[tuple[str, ...]]:
     return groups + [(name,) for name in linears if name not in grouped]
 
 
+def _weight_of(linear: nn.Linear) -> Tensor:
+    blocks = blocks_of(linear)
+    return linear.weight.detach() if blocks is None else blocks.floats()
+
+
 def _joint_weight(linears: Sequence[nn.Linear]) -> Tensor:
-    return torch.cat([linear.weight.detach() for linear in linears])
+    return torch.cat([_weight_of(linear) for linear in linears])
+
+
+def _block_panels(linears: Sequence[nn.Linear], panel: int) -> BlockPanels | None:
+    """The weights in blocks, if all of them are, in the same."""
+    blocks = [found for linear in linears if (found := blocks_of(linear)) is not None]
+    if len(blocks) < len(linears) or len({part.kind for part in blocks}) > 1:
+        return None
+    return BlockPanels.of(joined(blocks), panel)
+
+
+def _narrowest(weight: Tensor) -> torch.dtype:
+    """The number type of the fewest bits that holds a weight's numbers exactly."""
+    for number in (torch.bfloat16, torch.float16):
+        if all(torch.equal(part.to(number).float(), part) for part in (weight[:1], weight)):
+            return number
+    return torch.float32
 
 
 def _joint_bias(linears: Sequence[nn.Linear]) -> Tensor | None:
     if all(linear.bias is None for linear in linears):
         return None
     return torch.cat(
-        [
-            linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
-            for linear in linears
-        ]
+        [torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach() for linear in linears]
     )
 
 

@@ -12,6 +12,9 @@ import torch
 from torch import nn
 
 from mainstem.errors import ModelLoadError
+from mainstem.model.block_file import has_blocks, read_blocks
+from mainstem.model.blocks import fill_in
+from mainstem.model.precision import number_name
 from mainstem.model.random_weights import draw_weights
 from mainstem.model.shape import ModelShape, shape_of
 from mainstem.model.support import check_supported
@@ -22,17 +25,27 @@ if TYPE_CHECKING:
 
 
 class LoadedModel(NamedTuple):
-    """A causal language model in evaluation mode, where it is, its sizes, and the configuration it was built from."""
+    """A causal language model in evaluation mode, where it is, its sizes, and the configuration it was built from.
+
+    Attributes:
+        weights: what the weights of linear layers are kept in, fit to show.
+    """
 
     module: nn.Module
     shape: ModelShape
     dtype: torch.dtype
     device: torch.device
     config: PretrainedConfig
+    weights: str
 
 
 def load_model(
-    folder: Path, *, dtype: torch.dtype | None, device: torch.device, random_weights: bool = False
+    folder: Path,
+    *,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    random_weights: bool = False,
+    keep_blocks: bool = False,
 ) -> LoadedModel:
     """Loads a model's weights. Never touches the network.
 
@@ -41,6 +54,7 @@ def load_model(
         dtype: of the weights; None takes the model's own.
         device: where they go.
         random_weights: draw them, instead of reading files that the folder does not have.
+        keep_blocks: leave weights in blocks as they are, if the model is in float32 on a CPU; see `blocks_of`.
 
     Raises:
         UnsupportedModel: when its attention is not one that is computed here.
@@ -48,7 +62,7 @@ def load_model(
     """
     try:
         with quiet_transformers():
-            return _load(folder, dtype, device, random_weights)
+            return _load(folder, dtype, device, random_weights, keep_blocks)
     except ModelLoadError:
         raise
     except (
@@ -57,15 +71,27 @@ def load_model(
         raise ModelLoadError(f"The model in {folder} cannot be loaded: {error}") from error
 
 
-def _load(folder: Path, dtype: torch.dtype | None, device: torch.device, random_weights: bool) -> LoadedModel:
+def _load(
+    folder: Path, dtype: torch.dtype | None, device: torch.device, random_weights: bool, keep_blocks: bool
+) -> LoadedModel:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     check_supported(config)
-    module = draw_weights(config, dtype) if random_weights else _read_weights(folder, config, dtype)
-    module = module.eval().requires_grad_(False).to(device)
+    if random_weights:
+        module = draw_weights(config, dtype)
+    elif has_blocks(folder):
+        module = read_blocks(folder, config)
+        if not keep_blocks or dtype not in (None, torch.float32) or device.type != "cpu":
+            fill_in(module)
+            module.to(dtype)
+    else:
+        module = _read_weights(folder, config, dtype)
+    module = module.eval().requires_grad_(False)
+    if device.type != "cpu":
+        module = module.to(device)
     shape = shape_of(module, config)
-    return LoadedModel(module, shape, shape.dtype, device, config)
+    return LoadedModel(module, shape, shape.dtype, device, config, number_name(shape.dtype))
 
 
 def _read_weights(folder: Path, config: PretrainedConfig, dtype: torch.dtype | None) -> nn.Module:

@@ -6,7 +6,6 @@ waits for. It knows number types and settings, not what they cost in accuracy: d
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -20,23 +19,26 @@ NUMBERS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 WEIGHTS = {**NUMBERS, "int8": torch.int8}
 
 
+_BLOCKS = {"Q4_1": "4-bit blocks", "Q8_0": "8-bit blocks"}
+
+
 class Precision(NamedTuple):
-    """Number types in memory."""
+    """Number types in memory.
 
-    weights: torch.dtype
+    Attributes:
+        weights: of linear layers; None for the fewest bits that hold the numbers of the model's file.
+        kv: of the KV pool.
+    """
+
+    weights: torch.dtype | None
     kv: torch.dtype
-
-    @property
-    def described(self) -> str:
-        """Both, fit to show."""
-        return f"weights in {_name(self.weights)}, KV in {_name(self.kv)}"
 
 
 def choose_precision(weights: str, kv: str, shape: ModelShape, device: torch.device, kernels: str) -> Precision:
     """Number types for a loaded model.
 
-    For weights, `auto` is what is computed with. For KV it is float16 where the native extension runs: it holds twice
-    as many tokens, and changes greedy replies no more often than another engine's float32 does (docs/precision.md).
+    For weights, `auto` changes no number. For KV it is float16 where the native extension runs: it holds twice as many
+    tokens, and changes greedy replies no more often than another engine's float32 does (docs/precision.md).
 
     Args:
         weights: of the linear layers: a name in `WEIGHTS`, or "auto".
@@ -50,29 +52,22 @@ def choose_precision(weights: str, kv: str, shape: ModelShape, device: torch.dev
     """
     runs = _native_runs(shape, device, kernels)
     chosen = Precision(
-        shape.dtype if weights == "auto" else WEIGHTS[weights],
+        None if weights == "auto" else WEIGHTS[weights],
         (torch.float16 if runs else shape.dtype) if kv == "auto" else NUMBERS[kv],
     )
     for name, number in (("weights", chosen.weights), ("kv_dtype", chosen.kv)):
-        if number != shape.dtype and not runs:
+        if number not in (None, shape.dtype) and not runs:
             raise ConfigError(
-                f"{name} {_name(number)} beside a computation in {_name(shape.dtype)} is for the native extension, "
-                "which needs a CPU, dtype float32 and a C compiler at installation (python -m mainstem.native); "
-                f"leave {name} at auto"
+                f"{name} {number_name(number)} beside a computation in {number_name(shape.dtype)} is for the native "
+                "extension, which needs a CPU, dtype float32 and a C compiler at installation (python -m "
+                f"mainstem.native); leave {name} at auto"
             )
     return chosen
 
 
-def with_precision(shape: ModelShape, precision: Precision) -> ModelShape:
-    """The sizes of a model whose linear layers and KV are kept in these numbers."""
-    narrower = shape.dtype.itemsize - precision.weights.itemsize
-    # The output layer is packed too; the embedding's rows are only looked up.
-    packed = shape.num_active_parameters + shape.vocab_size * shape.hidden_size
-    return replace(shape, kv_dtype=precision.kv, weight_bytes=shape.weight_bytes - narrower * packed)
-
-
-def _name(number: torch.dtype) -> str:
-    return str(number).removeprefix("torch.")
+def number_name(number: torch.dtype | str) -> str:
+    """The name of a number type, or of blocks, fit to show."""
+    return _BLOCKS[number] if isinstance(number, str) else str(number).removeprefix("torch.")
 
 
 def _native_runs(shape: ModelShape, device: torch.device, kernels: str) -> bool:

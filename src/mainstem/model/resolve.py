@@ -17,7 +17,7 @@ from mainstem.model.cache import cache_folder, make_once
 from mainstem.model.progress import Progress, no_progress
 
 # Goes up when what is kept of a GGUF file changes.
-_FORMAT = 1
+_FORMAT = 2
 RANDOM_PREFIX = "random:"
 
 

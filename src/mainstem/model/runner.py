@@ -14,10 +14,9 @@ from transformers import AttentionInterface
 
 from mainstem.attention import KVPool, StepAttention, StepPlan, backend_for
 from mainstem.attention.native_attention import NativeStepAttention
-from mainstem.model.linear import pack_linears
 from mainstem.model.llama import LlamaForward, is_llama
 from mainstem.model.loading import LoadedModel
-from mainstem.model.precision import Precision, with_precision
+from mainstem.model.precision import number_name
 from mainstem.native import native_library
 
 ATTENTION_NAME = "mainstem"
@@ -62,21 +61,14 @@ def _attend(
 AttentionInterface.register(ATTENTION_NAME, _attend)
 
 
-def _let_go_of_files(module: nn.Module) -> None:
-    """Copy what is left of the weights, so that no view of a mapped file keeps all of it in memory."""
-    for parameter in module.parameters():
-        parameter.data = parameter.data.clone()
-
-
 class ModelRunner:
     """A loaded model and its KV pool.
 
     Args:
-        loaded: the model, on its device, in its dtype; its linear layers are packed where that is possible.
+        loaded: the model, on its device, in its dtype, its linear layers packed (`pack`) or not.
         num_slots: size of the pool in tokens.
         device: where the model is.
         kernels: what computes attention and linear layers: "native", "torch", or "auto" for the best that can run.
-        precision: the numbers that weights and KV are kept in; those that are computed with if None.
 
     Raises:
         ConfigError: when these kernels cannot run here.
@@ -89,22 +81,18 @@ class ModelRunner:
         device: torch.device,
         *,
         kernels: str = "auto",
-        precision: Precision | None = None,
     ) -> None:
-        dtype = loaded.shape.dtype
-        self.precision = precision or Precision(dtype, dtype)
-        self.shape = with_precision(loaded.shape, self.precision)
+        self.shape = loaded.shape
         self.device = device
+        self._weights = loaded.weights
         self._module = loaded.module
         self._module.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
-        pack_linears(self._module, dtype=dtype, device=device, kernels=kernels, weights=self.precision.weights)
-        _let_go_of_files(self._module)
         self.pool = KVPool(
             num_layers=loaded.shape.num_layers,
             num_slots=num_slots,
             num_kv_heads=loaded.shape.num_kv_heads,
             head_dim=loaded.shape.head_dim,
-            dtype=self.precision.kv,
+            dtype=loaded.shape.kv_dtype,
             device=device,
         )
         self.attention = backend_for(self.pool, kernels)
@@ -126,7 +114,8 @@ class ModelRunner:
         if self.attention.name == "native" and library is not None:
             exact = "equals a miss bit for bit" if self.deterministic else "may differ from a miss in its last bits"
             chosen = library.instruction_sets[library.fastest]
-            return f"native extension ({chosen}), {self.precision.described}, {threads}, a hit {exact}"
+            kept = f"weights in {self._weights}, KV in {number_name(self.shape.kv_dtype)}"
+            return f"native extension ({chosen}), {kept}, {threads}, a hit {exact}"
         if self.device.type == "cpu" and library is None:
             return (
                 f"PyTorch's operators, {threads}; the faster native extension was not built: "

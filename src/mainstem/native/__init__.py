@@ -6,6 +6,7 @@ and sizes; nothing of plans, models or requests.
 
 from mainstem.native.library import (
     DTYPES,
+    WEIGHT_BLOCKS,
     WEIGHT_DTYPES,
     AttentionWork,
     GateWork,
@@ -18,6 +19,7 @@ from mainstem.native.library import (
 
 __all__ = [
     "DTYPES",
+    "WEIGHT_BLOCKS",
     "WEIGHT_DTYPES",
     "AttentionWork",
     "GateWork",

@@ -6,6 +6,7 @@
 #undef TARGET
 #undef WIDEN_FLOAT16
 #undef WIDEN_INT8
+#undef SMALL_NUMBERS
 #undef NAME
 #undef Floats
 #undef Ints
@@ -24,7 +25,14 @@
 #undef EXCHANGE
 #undef VALUES_INTO_OUTPUT
 #undef REST
-#undef TILE
+#undef Tile
+#undef MORE_ROWS
+#undef EACH_ROWS
+#undef EACH_KIND
+#undef DEFINE_TILE
+#undef DEFINE_TILES
+#undef TILE_NAME
+#undef TILE_NAMES
 #undef PARTNER
 #undef FOLD_LARGEST
 #undef FOLD_SUM

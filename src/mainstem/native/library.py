@@ -6,6 +6,7 @@ It is called through ctypes, so that it needs no Python headers and serves any P
 from __future__ import annotations
 
 import ctypes
+import logging
 from functools import cache
 from pathlib import Path
 
@@ -14,12 +15,14 @@ import torch  # also loads the OpenMP runtime that the extension shares with it
 from mainstem.native import build
 
 LIBRARY = build.LIBRARY
-
+logger = logging.getLogger(__name__)
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """The numbers that keys and values may be kept in, as native.c names them; all arithmetic is in float32."""
 WEIGHT_DTYPES = {**DTYPES, torch.int8: 3}
 """Those of weights."""
+WEIGHT_BLOCKS = {"Q4_1": 4, "Q8_0": 5}
+"""Blocks of weights, as GGUF names them."""
 
 
 class AttentionWork(ctypes.Structure):
@@ -210,8 +213,16 @@ class NativeLibrary:
 
 @cache
 def native_library() -> NativeLibrary | None:
-    """The extension; None if it was not built or cannot be loaded here."""
+    """The extension; None if it was not built or cannot be loaded here.
+
+    One that was built from other sources than those that lie here is built again: after an update its memory layouts
+    may be others.
+    """
     try:
+        if LIBRARY == build.LIBRARY and not build.is_current():
+            logger.warning("The native extension was built from other sources; building it again")
+            if (reason := build.build()) is not None:
+                logger.warning("The native extension cannot be built, PyTorch's operators are used instead: %s", reason)
         return NativeLibrary(LIBRARY)
     except OSError:
         return None

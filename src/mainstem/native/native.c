@@ -27,7 +27,7 @@
 #define SPAN 512      /* keys of one partial result; a multiple of BLOCK */
 #define ROWS 6        /* rows whose scores are computed together */
 #define PANEL 32      /* outputs of a linear layer whose weights lie together */
-#define UNPACK_ROWS 24 /* for more rows than this, a panel of narrower weights is first made float32 */
+#define BLOCK_INPUTS 32 /* inputs whose weights share a scale */
 #define CACHE_LINE 64
 #define PREFETCH 8    /* how many keys ahead memory is asked for */
 #define MANY_ROWS 24  /* whose computation covers the time to fetch a block */
@@ -36,7 +36,9 @@
 #define LOWEST -1e30f /* below every score; finite, so that two of them can be subtracted */
 #define LOG2_E 1.4426950408889634f
 
-enum { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3 };
+/* Numbers. The last two are blocks, for weights only: of each output BLOCK_INPUTS weights have a float16 scale, and in
+ * BLOCKS4 a float16 minimum that is added to the product of the scale and a half byte; in BLOCKS8 it is a signed byte. */
+enum { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3, BLOCKS4 = 4, BLOCKS8 = 5 };
 
 /* Rows [row_begin, row_end) and keys [key_begin, key_end) of a sequence whose slot numbers are `slots`.
  * key_begin is a multiple of BLOCK. If it is none of SPAN, the piece goes on from the rows' stored states.
@@ -79,6 +81,24 @@ typedef struct {
     int32_t dtype, threads, instruction_set, unused;
     int64_t next_panel; /* counter of the run */
 } LinearWork;
+
+/* Bytes of PANEL blocks, which lie side by side: PANEL scales; in BLOCKS4 PANEL minima and four rows of PANEL words, of
+ * which the i-th has inputs 4 i to 4 i + 3 in the low halves of its bytes and those 16 inputs further in the high ones;
+ * in BLOCKS8 a row of PANEL bytes for each input. */
+static inline int64_t block_bytes(int dtype) {
+    return dtype == BLOCKS4 ? PANEL * (4 + BLOCK_INPUTS / 2) : PANEL * (2 + BLOCK_INPUTS);
+}
+
+/* Bytes of a panel of weights. */
+static inline int64_t panel_bytes(int dtype, int64_t inputs) {
+    switch (dtype) {
+    case FLOAT32: return 4 * PANEL * inputs;
+    case INT8: return PANEL * inputs;
+    case BLOCKS4:
+    case BLOCKS8: return inputs / BLOCK_INPUTS * block_bytes(dtype);
+    default: return 2 * PANEL * inputs;
+    }
+}
 
 /* Work that is done row by row begins with this. */
 typedef struct {
@@ -204,12 +224,18 @@ static int thread_number(int threads) { return threads > 1 && omp_get_thread_num
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
 #define WIDEN_FLOAT16(to, halves) __asm__("vcvtph2ps %1, %0" : "=v"(to) : "m"(halves))
 #define WIDEN_INT8(to, bytes) __asm__("vpmovsxbd %1, %0" : "=v"(to) : "m"(bytes))
+#define SMALL_NUMBERS(to, words, numbers) __asm__("vpermps %2, %1, %0" : "=v"(to) : "v"(words), "v"(numbers))
 #define NAME(x) x##_avx512
 #include "vectors.h"
 #include "attention.h"
 #include "linear.h"
 #include "layers.h"
 #include "end.h"
+#endif
+
+#ifdef SOURCE_MARK
+/* Says which sources this was built from: see build.py. */
+const char mainstem_source[] = SOURCE_MARK;
 #endif
 
 /* The name of instruction set number `index`, from the slowest to the fastest; NULL if the processor lacks it. */

@@ -57,14 +57,15 @@ class PageTable:
             self._slots = grown
         self._slots[self._length : self._length + added] = slots
         self._length += added
-        for run in runs_of(slots):
-            if self._runs and self._runs[-1].stop == run.start:
-                self._runs[-1] = Run(self._runs[-1].start, run.stop)
-            else:
-                self._runs.append(run)
+        runs = runs_of(slots)
+        if runs and self._runs and self._runs[-1].stop == runs[0].start:
+            runs[0] = Run(self._runs.pop().start, runs[0].stop)
+        self._runs += runs
 
     def remap(self, slots: SlotArray) -> None:
         """Point the first `len(slots)` tokens at other slots that hold the same KV."""
+        if np.array_equal(self._slots[: len(slots)], slots):
+            return
         self._slots[: len(slots)] = slots
         self._runs = runs_of(self.slots)
 

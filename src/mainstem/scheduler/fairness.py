@@ -11,6 +11,8 @@ It knows places in the queue and amounts of work, no requests.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,26 +28,56 @@ class Fairness:
         if not lenience >= 0:
             raise ValueError(f"lenience must not be negative, got {lenience}")
         self.lenience = lenience
-        self._orders: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        self._credit: npt.NDArray[np.float64] = np.empty(0, np.float64)
+        # In order of their places, `_num` from `_begin` on, with room after them; who leaves near the beginning, or
+        # comes last, shifts next to nothing.
+        self._all_orders: npt.NDArray[np.int64] = np.empty(8, np.int64)
+        self._all_credit: npt.NDArray[np.float64] = np.empty(8, np.float64)
+        self._begin = self._num = 0
+
+    @property
+    def _orders(self) -> npt.NDArray[np.int64]:
+        return self._all_orders[self._begin : self._begin + self._num]
+
+    @property
+    def _credit(self) -> npt.NDArray[np.float64]:
+        return self._all_credit[self._begin : self._begin + self._num]
 
     def add(self, order: int) -> None:
         """A request waits at this place."""
-        at = int(np.searchsorted(self._orders, order))
-        self._orders = np.insert(self._orders, at, order)
-        self._credit = np.insert(self._credit, at, 0.0)
+        if self._begin + self._num == len(self._all_orders):
+            self._make_room()
+        at, end = self._begin + int(self._orders.searchsorted(order)), self._begin + self._num
+        for values, value in ((self._all_orders, order), (self._all_credit, 0.0)):
+            if at < end:
+                values[at + 1 : end + 1] = values[at:end]
+            values[at] = value
+        self._num += 1
 
     def remove(self, order: int) -> None:
         """It waits no longer."""
-        at = int(np.searchsorted(self._orders, order))
-        self._orders = np.delete(self._orders, at)
-        self._credit = np.delete(self._credit, at)
+        begin, end = self._begin, self._begin + self._num
+        at = begin + int(self._orders.searchsorted(order))
+        is_early = at - begin < end - at
+        for values in (self._all_orders, self._all_credit):
+            if is_early:
+                values[begin + 1 : at + 1] = values[begin:at]
+            else:
+                values[at : end - 1] = values[at + 1 : end]
+        self._begin += is_early
+        self._num -= 1
+
+    def _make_room(self) -> None:
+        """Begin at the front again, in arrays of at least twice the size of what is in them."""
+        size = max(8, 2 * self._num)
+        orders, credit = np.empty(size, np.int64), np.empty(size, np.float64)
+        orders[: self._num], credit[: self._num] = self._orders, self._credit
+        self._all_orders, self._all_credit, self._begin = orders, credit, 0
 
     def allows(self, order: int, work: float) -> bool:
         """Whether everyone who waits before this place can bear that so much work goes first."""
-        if np.isinf(self.lenience):
+        if math.isinf(self.lenience):
             return True
-        earlier = self._credit[: int(np.searchsorted(self._orders, order))]
+        earlier = self._credit[: int(self._orders.searchsorted(order))]
         return len(earlier) == 0 or float(earlier.min()) >= work
 
     def note(self, order: int, work: float, before: int | None = None) -> None:
@@ -53,13 +85,14 @@ class Fairness:
 
         Negative work takes back what has been noted too much.
         """
-        if work == 0 or np.isinf(self.lenience):
+        if work == 0 or math.isinf(self.lenience):
             return
-        at = int(np.searchsorted(self._orders, order))
-        end = len(self._orders) if before is None else int(np.searchsorted(self._orders, before))
-        self._credit[: min(at, end)] -= work
-        self._credit[at:end] += self.lenience * work
+        orders, credit = self._orders, self._credit
+        at = int(orders.searchsorted(order))
+        end = len(orders) if before is None else int(orders.searchsorted(before))
+        credit[: min(at, end)] -= work
+        credit[at:end] += self.lenience * work
 
     def credit(self, order: int) -> float:
         """How much work of later ones the one at this place can still bear."""
-        return float(self._credit[int(np.searchsorted(self._orders, order))])
+        return float(self._credit[int(self._orders.searchsorted(order))])

@@ -24,5 +24,8 @@ class SchedulerObserver:
             running: those that run already.
         """
 
+    def preempted(self, request: Request) -> None:
+        """A running request goes back to the queue. What it computed is given up, or left to the cache, after this."""
+
     def finished(self, request: Request) -> None:
         """A request leaves, done or not. Its slots are released after this."""

@@ -88,6 +88,10 @@ class PromptNode:
         """Whether any token of the edge is known."""
         return self.known > self.start
 
+    def holds(self, length: int) -> bool:
+        """Whether it is in the tree, and the first `length` of its tokens end on its edge or with it."""
+        return self.parent is not None and self.start < length <= self.depth
+
     def file(self, child: PromptNode) -> None:
         """Take note of what a child is worth now."""
         if child.first == NOBODY:
@@ -157,8 +161,8 @@ class WaitingPrompts:
         node.num_ending += 1
         self._at[order] = node
         self._count(node, 1)
+        self._note_known(node, known)
         self._refresh(node, self._top)
-        self.learn(namespace, tokens[:known])
 
     def remove(self, order: int) -> None:
         """Take a prompt out."""
@@ -175,13 +179,20 @@ class WaitingPrompts:
         if root is None:
             return
         lowest, matched = self._descend(root, tokens)
-        highest: PromptNode | None = None
-        node: PromptNode | None = lowest
-        while node is not None and node.known < min(matched, node.depth):
-            node.known = min(matched, node.depth)
-            highest, node = node, node.parent
+        highest = self._note_known(lowest, matched)
         if highest is not None:
             self._refresh(lowest, highest)
+
+    def _note_known(self, lowest: PromptNode, known: int) -> PromptNode | None:
+        """So many tokens on the path to a node are known; the highest node for which that is new, if there is one."""
+        highest: PromptNode | None = None
+        node: PromptNode | None = lowest
+        while node is not None and node.start >= known:
+            node = node.parent
+        while node is not None and node.known < min(known, node.depth):
+            node.known = min(known, node.depth)
+            highest, node = node, node.parent
+        return highest
 
     def forget(self, namespace: NamespaceKey, tokens: TokenArray, length: int) -> None:
         """Nothing is known any more that begins with more than the first `length` of these tokens."""
@@ -209,6 +220,26 @@ class WaitingPrompts:
         """How many leading tokens of these some prompt has too."""
         root = self._top.children.get(namespace)
         return 0 if root is None else self._descend(root, tokens)[1]
+
+    def find(self, namespace: NamespaceKey, tokens: TokenArray) -> PromptNode | None:
+        """The node on whose edge, or with which, these tokens end; None if no prompt begins with them."""
+        root = self._top.children.get(namespace)
+        if root is None:
+            return None
+        node, matched = self._descend(root, tokens)
+        return node if matched == len(tokens) else None
+
+    def matched_below(self, node: PromptNode, length: int, tokens: TokenArray) -> int:
+        """How many of these tokens some prompt has after the first `length` of a node that `holds` as many."""
+        matched = common_length(node.tokens[length : node.depth], tokens) if length < node.depth else 0
+        if length + matched < node.depth:
+            return matched
+        while matched < len(tokens) and (child := node.children.get(tokens.item(matched))) is not None:
+            node = child
+            matched += common_length(node.tokens[length + matched : node.depth], tokens[matched:])
+            if length + matched < node.depth:
+                break
+        return matched
 
     def known(self, order: int) -> int:
         """How many leading tokens of a prompt are known."""

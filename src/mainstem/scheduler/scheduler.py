@@ -335,7 +335,7 @@ class Scheduler:
         for request in self._precedence.copy():
             if request.state is not RequestState.RUNNING or request.num_remaining != 1:
                 continue
-            if self._ensure_slot(request):
+            if len(request.table) > request.num_computed or self._find_slot(request):
                 self._schedule_tokens(output, request, 1)
                 budget -= 1
         return budget
@@ -515,8 +515,10 @@ class Scheduler:
             request.table.append(donor.request.table.slots[match.length : donor.common])
             request.num_computed = request.num_borrowed = donor.common
             request.lender = donor.request
-        elif not self._uncomputed_pages.isdisjoint(match.slots[:: self.cache.page_size].tolist()):
-            request.num_borrowed = match.length
+        elif self._uncomputed_pages:
+            pages = match.slots[:: self.cache.page_size].tolist()
+            if not self._uncomputed_pages.isdisjoint(pages):
+                request.num_borrowed = match.length
         if request.num_borrowed:
             self._borrowers.append(request)
         if request.admitted_at is None:
@@ -535,10 +537,8 @@ class Scheduler:
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
-    def _ensure_slot(self, request: Request) -> bool:
-        """Make sure the request's next token has a slot; false if the request itself had to give way."""
-        if len(request.table) > request.num_computed:
-            return True
+    def _find_slot(self, request: Request) -> bool:
+        """Find a slot for the request's next token; false if the request itself had to give way."""
         for slots_wanted in (DECODE_RESERVATION, 1):
             wanted = min(slots_wanted, request.num_prompt + request.max_tokens - len(request.table))
             if self._reserve(request, max(wanted, 1)):
@@ -571,6 +571,7 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         """Send a running request back to its place in the queue; its computed tokens stay, evictable."""
+        self.observer.preempted(request)
         self.running.remove(request)
         self._release(request)
         request.state = RequestState.WAITING

@@ -18,18 +18,16 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-import numpy as np
-
 from mainstem.errors import ConfigError
 from mainstem.scheduler.request import Request
 from mainstem.scheduler.waiting import WaitingQueue
+from mainstem.scheduler.wanted import tokens_to
 from mainstem.tree import (
     EvictionReason,
     Namespace,
     NamespaceKey,
     PrefixCache,
     RadixCache,
-    TokenArray,
     namespace_key,
 )
 from mainstem.tree.node import Node
@@ -108,6 +106,8 @@ class TenantQueues:
         self._changed: set[WaitingQueue] = set()
         self._serials = count()
         self._remembered = FEW_TENANTS
+        self._asked_of: Node | None = None  # the leaf that `_wanted` looked at last, and what it found
+        self._asked_for = 0
 
     def __len__(self) -> int:
         return sum(len(tenant.queue) for tenant in self._waiting.values())
@@ -306,22 +306,21 @@ class TenantQueues:
         self.tenant_of(request).queue.withdrawn(request)
 
     def _evicted(self, leaf: Node, kept: int, _: EvictionReason) -> None:
+        if leaf is self._asked_of and kept >= self._asked_for:
+            return  # nobody who waits begins with what goes
         namespace = leaf.space.namespace
         told = self._who_waits_in(namespace)
         if told:
-            tokens = _tokens_to(leaf)
+            tokens = tokens_to(leaf)
             for tenant in told:
                 tenant.queue.evicted(namespace, tokens, len(tokens) - len(leaf.key) + kept)
 
     def _wanted(self, leaf: Node) -> int:
-        """How many tokens of a leaf's edge requests that wait begin with."""
-        namespace = leaf.space.namespace
-        who = self._who_waits_in(namespace)
-        if not who:
-            return 0
-        tokens = _tokens_to(leaf)
-        most = max(tenant.queue.wanted(namespace, tokens) for tenant in who)
-        return max(most - len(tokens) + len(leaf.key), 0)
+        """How many tokens of a leaf's edge requests that wait begin with; asked just before it goes, or is spared."""
+        self._asked_of, self._asked_for = leaf, 0
+        for tenant in self._who_waits_in(leaf.space.namespace):
+            self._asked_for = max(self._asked_for, tenant.queue.wanted(leaf))
+        return self._asked_for
 
     def _who_waits_in(self, namespace: NamespaceKey) -> list[Tenant]:
         """Whose waiting requests may use what is in a namespace of the tree."""
@@ -344,8 +343,3 @@ class TenantQueues:
             assert not tenant.queue or (key, tenant.served) in turns, f"{key} waits and has no turn"
         assert not self._aside, "somebody is left aside"
         assert not self._deferred, "somebody is left deferred"
-
-
-def _tokens_to(leaf: Node) -> TokenArray:
-    """All tokens from the root to a leaf's end."""
-    return np.concatenate([node.key for node in leaf.path()])

@@ -15,7 +15,9 @@ import numpy as np
 from mainstem.scheduler.fairness import Fairness
 from mainstem.scheduler.prompts import NOBODY, WaitingPrompts
 from mainstem.scheduler.request import Request
+from mainstem.scheduler.wanted import WantedEdges, tokens_to
 from mainstem.tree import NamespaceKey, PrefixCache, TokenArray, common_length, namespace_key
+from mainstem.tree.node import Node
 from mainstem.tree.tenancy import is_public, public_part
 
 
@@ -37,6 +39,7 @@ class WaitingQueue:
     def __init__(self, cache: PrefixCache, lenience: float = 1.0) -> None:  # noqa: ARG002 - of use to other orders
         self._requests: dict[int, Request] = {}
         self._prompts = WaitingPrompts()
+        self._wanted = WantedEdges(self._prompts)
         self._fairness = Fairness(lenience)
 
     def __len__(self) -> int:
@@ -118,12 +121,15 @@ class WaitingQueue:
     def withdrawn(self, request: Request) -> None:
         """Not all of a request's tokens came into the cache that were said to."""
 
-    def wanted(self, namespace: NamespaceKey, tokens: TokenArray) -> int:
-        """How many of these tokens somebody who waits begins with."""
-        namespaces = [namespace]
-        if is_public(namespace):
-            namespaces += [private for private in self._prompts.namespaces() if public_part(private) == namespace]
-        return max(self._prompts.matched(one, tokens) for one in namespaces)
+    def wanted(self, leaf: Node) -> int:
+        """How many tokens of a leaf's edge somebody who waits begins with, after all above it."""
+        namespace = leaf.space.namespace
+        if not is_public(namespace):
+            return self._wanted.of(leaf)
+        namespaces = [private for private in self._prompts.namespaces() if public_part(private) == namespace]
+        tokens = tokens_to(leaf)
+        most = max(self._prompts.matched(one, tokens) for one in (namespace, *namespaces))
+        return max(most - len(tokens) + len(leaf.key), 0)
 
     def evicted(self, namespace: NamespaceKey, tokens: TokenArray, length: int) -> None:
         """Of these tokens only the first `length` are still in the tree; told to those who follow it."""

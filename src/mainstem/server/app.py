@@ -15,6 +15,7 @@ from mainstem.errors import ConfigError, MainstemError
 from mainstem.server import chat, completions, explain, messages, render, responses, system
 from mainstem.server.access_log import AccessLog
 from mainstem.server.auth import ApiKeys, tenant_namespace
+from mainstem.server.bodies import BodyMemory
 from mainstem.server.boundary import Boundary
 from mainstem.server.discard import Discard
 from mainstem.server.errors import ApiError, error_response, to_api_error
@@ -52,6 +53,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
         Metrics(engine),
         Dialect(engine.tokenizer),
         ResponseStore(config.stored_responses),
+        BodyMemory.for_engine(engine.config),
     )
 
     shared = _shared_prefixes(engine, config)

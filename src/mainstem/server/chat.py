@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -16,18 +16,18 @@ from starlette.responses import Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS
 from mainstem.server.auth import tenant_of
+from mainstem.server.bodies import read_conversation
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.generation import Generation, Part, Usage
-from mainstem.server.lifetime import read_lifetime
+from mainstem.server.lifetime import Lifetime, read_lifetime
 from mainstem.server.logprobs import chat_logprobs
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody, sampling_params
 from mainstem.server.replies import Choice, ReplyReader, ReplyShape, answer
 from mainstem.server.service import Service
 from mainstem.server.turns import ANY_OBJECT, ReadyTurn, Turn, naming_schema, prepare
-from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation
-from mainstem.tokens.chat import read_messages, read_places, read_tools
+from mainstem.tokens.chat import add_message, check_any, places_of, read_tools
 from mainstem.tools import Call, Reasoning, Segment, Text, ToolChoice
 
 
@@ -38,12 +38,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/v1/chat/completions", openapi_extra=takes(ChatBody))
     async def chat_completions(request: Request) -> Response:
         service.check_open()
-        body = await read_body(request, ChatBody, limit=service.body_limit)
-        service.check_model(body.model)
-        turn = read_turn(service, body)
-        namespace = body.namespace(tenant_of(request))
-        lifetime = read_lifetime(body, request.headers)
-        ready = await prepare(service, turn, namespace=namespace)
+        body, turn, namespace, lifetime, ready = await arrive(service, request)
         shape = ChatShape(service, body, ready)
         with naming_schema(turn, schema_param="response_format"):
             origin = origin_of(
@@ -62,6 +57,33 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
+class Arrived(NamedTuple):
+    """A request that can be generated."""
+
+    body: ChatBody
+    turn: Turn
+    namespace: tuple[str, ...]
+    lifetime: Lifetime
+    ready: ReadyTurn
+
+
+async def arrive(service: Service, request: Request) -> Arrived:
+    """Read a request and make its prompt.
+
+    Raises:
+        InvalidRequest, ApiError, ClientDisconnect: when it cannot be served, or does not come.
+    """
+    body = await read_conversation(service, request, ChatBody)
+    service.check_model(body.model)
+    turn = read_turn(service, body)
+    tenant = tenant_of(request)
+    namespace = body.namespace(tenant)
+    lifetime = read_lifetime(body, request.headers)
+    ready = await prepare(service, turn, namespace=namespace)
+    service.bodies.keep(body, tenant, namespace)
+    return Arrived(body, turn, namespace, lifetime, ready)
+
+
 def read_turn(service: Service, body: ChatBody) -> Turn:
     """What the body asks for.
 
@@ -69,7 +91,9 @@ def read_turn(service: Service, body: ChatBody) -> Turn:
         InvalidRequest: naming a field that cannot be served.
     """
     check_supported(body)
-    conversation = Conversation(read_messages(body.messages), read_tools(body.tools))
+    check_any(body.messages)
+    said = body.read_items(add_message)
+    conversation = Conversation(tuple([placed.message for placed in said]), body.read_tools(read_tools))
     params = sampling_params(
         body,
         max_tokens=_max_tokens(body) or service.config.default_max_tokens or None,
@@ -82,7 +106,7 @@ def read_turn(service: Service, body: ChatBody) -> Turn:
         params=params,
         choice=_tool_choice(body.tool_choice, parallel=body.parallel_tool_calls is not False),
         schema=_schema(body.response_format),
-        places=read_places(body.messages, conversation.messages),
+        places=places_of(said),
     )
 
 

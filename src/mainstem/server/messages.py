@@ -10,7 +10,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -20,10 +20,12 @@ from starlette.responses import JSONResponse, Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import SamplingParams
 from mainstem.server.auth import tenant_of
+from mainstem.server.bodies import read_conversation
+from mainstem.server.conversation_body import ConversationBody
 from mainstem.server.diagnostics import anthropic_diagnostics, origin_of, usage_sibling
 from mainstem.server.errors import to_api_error
 from mainstem.server.generation import Generation, Part
-from mainstem.server.lifetime import LifetimeBody, read_lifetime, split_written
+from mainstem.server.lifetime import Lifetime, LifetimeBody, read_lifetime, split_written
 from mainstem.server.openapi import takes
 from mainstem.server.prompts import encode_chat
 from mainstem.server.protocol import Objects, namespace_of, stop_strings
@@ -31,9 +33,8 @@ from mainstem.server.replies import ReplyReader, ReplyWriter, send
 from mainstem.server.service import Service
 from mainstem.server.streaming import event
 from mainstem.server.turns import ReadyTurn, Turn, naming_schema, prepare
-from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation
-from mainstem.tokens.anthropic import read_messages, read_tools
+from mainstem.tokens.anthropic import add_messages, check_any, read_system, read_tools
 from mainstem.tokens.placed import Placed, Places
 from mainstem.tools import Call, Reasoning, Segment, Text, ToolChoice
 
@@ -42,7 +43,7 @@ SIGNATURE = "unsigned"
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 
 
-class CountBody(LifetimeBody):
+class CountBody(LifetimeBody, ConversationBody):
     """What counting and replying have in common."""
 
     model: str
@@ -76,14 +77,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/v1/messages", openapi_extra=takes(MessagesBody))
     async def messages(request: Request) -> Response:
         service.check_open()
-        body = await read_body(request, MessagesBody, limit=service.body_limit)
-        service.check_model(body.model)
-        turn = read_turn(service, body)
-        namespace = namespace_of(body.cache_salt, tenant_of(request))
-        lifetime = read_lifetime(body, request.headers)
-        if body.max_tokens == 0:
-            lifetime = replace(lifetime, prewarm=True)
-        ready = await prepare(service, turn, namespace=namespace)
+        body, turn, namespace, lifetime, ready = await arrive(service, request)
         writer = MessageWriter(service, body, ready)
         with naming_schema(turn, schema_param="output_config.format.schema"):
             origin = origin_of(
@@ -96,13 +90,44 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/v1/messages/count_tokens", openapi_extra=takes(CountBody))
     async def count_tokens(request: Request) -> Response:
-        body = await read_body(request, CountBody, limit=service.body_limit)
+        body = await read_conversation(service, request, CountBody)
         service.check_model(body.model)
-        namespace = namespace_of(None, tenant_of(request))
-        prompt = await encode_chat(service, replace(read_conversation(body), namespace=namespace))
+        tenant = tenant_of(request)
+        namespace = namespace_of(None, tenant)
+        prompt = await encode_chat(service, replace(conversation_of(body), namespace=namespace))
+        service.bodies.keep(body, tenant, namespace)
         return JSONResponse({"input_tokens": len(prompt.ids)})
 
     return routes
+
+
+class Arrived(NamedTuple):
+    """A request that can be generated."""
+
+    body: MessagesBody
+    turn: Turn
+    namespace: tuple[str, ...]
+    lifetime: Lifetime
+    ready: ReadyTurn
+
+
+async def arrive(service: Service, request: Request) -> Arrived:
+    """Read a request and make its prompt.
+
+    Raises:
+        InvalidRequest, ApiError, ClientDisconnect: when it cannot be served, or does not come.
+    """
+    body = await read_conversation(service, request, MessagesBody)
+    service.check_model(body.model)
+    turn = read_turn(service, body)
+    tenant = tenant_of(request)
+    namespace = namespace_of(body.cache_salt, tenant)
+    lifetime = read_lifetime(body, request.headers)
+    if body.max_tokens == 0:
+        lifetime = replace(lifetime, prewarm=True)
+    ready = await prepare(service, turn, namespace=namespace)
+    service.bodies.keep(body, tenant, namespace)
+    return Arrived(body, turn, namespace, lifetime, ready)
 
 
 def read_turn(service: Service, body: MessagesBody) -> Turn:
@@ -122,7 +147,7 @@ def read_turn(service: Service, body: MessagesBody) -> Turn:
         stop=stop_strings(body.stop_sequences, "stop_sequences"),
         **given,
     )
-    placed = read_messages(body.system, body.messages)
+    placed = _placed(body)
     return Turn(
         conversation=_conversation(body, placed),
         params=params,
@@ -132,28 +157,36 @@ def read_turn(service: Service, body: MessagesBody) -> Turn:
     )
 
 
-def read_conversation(body: CountBody) -> Conversation:
+def conversation_of(body: CountBody) -> Conversation:
     """The messages and tools of the body.
 
     Raises:
         InvalidRequest: naming what is wrong with one.
     """
-    return _conversation(body, read_messages(body.system, body.messages))
+    return _conversation(body, _placed(body))
+
+
+def _placed(body: CountBody) -> tuple[Placed, ...]:
+    check_any(body.messages)
+    return (*read_system(body.system), *body.read_items(_add_messages))
+
+
+def _add_messages(messages: list[Placed], at: int, message: Mapping[str, Any]) -> None:
+    if message.get("cache_control") is not None:
+        where = f"messages[{at}].cache_control"
+        raise InvalidRequest(
+            f"{where} is not allowed: a breakpoint stands on a block of content, on a tool or on the whole request",
+            param=where,
+        )
+    add_messages(messages, at, message)
 
 
 def _conversation(body: CountBody, placed: tuple[Placed, ...]) -> Conversation:
-    for i, message in enumerate(body.messages):
-        if message.get("cache_control") is not None:
-            where = f"messages[{i}].cache_control"
-            raise InvalidRequest(
-                f"{where} is not allowed: a breakpoint stands on a block of content, on a tool or on the whole request",
-                param=where,
-            )
-    messages = tuple(each.message for each in placed)
+    messages = tuple([each.message for each in placed])
     last = messages[-1]
     # The reply goes on with what the client put into the model's mouth.
     continues = last.role == "assistant" and not last.tool_calls
-    return Conversation(messages, read_tools(body.tools), continues_last=continues)
+    return Conversation(messages, body.read_tools(read_tools), continues_last=continues)
 
 
 class MessageWriter(ReplyWriter):

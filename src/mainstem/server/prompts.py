@@ -6,7 +6,7 @@ Long texts are tokenized in a worker thread, so that running streams go on meanw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from mainstem.tokens.breakpoints import PromptBreakpoint, locate
 
 if TYPE_CHECKING:
     from mainstem.server.service import Service
-    from mainstem.tokens import Conversation, KnownPrompt, Message, Tokenizer
+    from mainstem.tokens import Conversation, KnownPrompt, Tokenizer
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 T = TypeVar("T")
@@ -90,8 +90,9 @@ async def encode_chat(
         InvalidRequest: when the template cannot render it.
         ApiError: when the conversation is far too long for the model.
     """
-    characters = sum(map(_said, conversation.messages))
-    characters += _characters([tool.definition() for tool in conversation.tools])
+    characters = sum([message.characters for message in conversation.messages])
+    # JSON has more characters than a prompt shows, but not many times as many.
+    characters += sum([len(tool.definition().as_json(ensure_ascii=False)) for tool in conversation.tools])
     _check_characters(service, characters, "messages")
     tokenizer: Tokenizer = service.engine.tokenizer
     history = service.engine.history
@@ -171,29 +172,3 @@ def _check_characters(service: Service, characters: int, param: str) -> None:
 async def off_loop(size: int, work: Callable[[], T]) -> T:
     """What `work` gives; from a worker thread if there are many characters, or ids, to work on."""
     return await asyncio.to_thread(work) if size > THREAD_CHARACTERS else work()
-
-
-def _said(message: Message) -> int:
-    """Characters of a message."""
-    count = sum(map(len, message.parts)) + len(message.reasoning or "")
-    for call in message.tool_calls:
-        count += len(call.name) + len(call.arguments)
-    return count
-
-
-def _characters(value: Any) -> int:
-    """Characters of all strings within a JSON value, keys included."""
-    return sum(len(text) for text in _strings(value))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, Mapping):
-            pending.extend(item)
-            pending.extend(item.values())
-        elif isinstance(item, Sequence):
-            pending.extend(item)

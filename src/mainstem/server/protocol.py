@@ -12,6 +12,7 @@ from pydantic import Field
 
 from mainstem.errors import InvalidRequest
 from mainstem.params import SamplingParams
+from mainstem.server.conversation_body import ConversationBody
 from mainstem.server.lifetime import LifetimeBody
 from mainstem.server.validation import Body
 
@@ -69,7 +70,7 @@ class GenerationBody(LifetimeBody):
         return namespace_of(self.cache_salt, tenant)
 
 
-class ChatBody(GenerationBody):
+class ChatBody(GenerationBody, ConversationBody):
     """Body of `POST /v1/chat/completions`."""
 
     messages: Objects = Field(fail_fast=True)

@@ -15,13 +15,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mainstem.diagnosis import Field, Kind, prompt_of
-from mainstem.server.auth import tenant_of
-from mainstem.server.chat import read_turn
+from mainstem.server.chat import arrive
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody
 from mainstem.server.service import Service
-from mainstem.server.turns import prepare
-from mainstem.server.validation import read_body
 from mainstem.tokens import Conversation, Tokenizer
 from mainstem.tokens.known_prompt import Span
 from mainstem.tokens.placed import Places
@@ -43,10 +40,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/v1/chat/completions/render", openapi_extra=takes(ChatBody))
     async def render(request: Request) -> Response:
-        body = await read_body(request, ChatBody, limit=service.body_limit)
-        service.check_model(body.model)
-        turn = read_turn(service, body)
-        ready = await prepare(service, turn, namespace=body.namespace(tenant_of(request)))
+        _, turn, _, _, ready = await arrive(service, request)
         text = ready.prompt.text or ""
         ids = ready.prompt.ids.tolist()
         ends = token_ends(service.engine.tokenizer, ids, text)

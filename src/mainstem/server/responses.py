@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -18,29 +18,32 @@ from starlette.responses import JSONResponse, Response
 from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS, SamplingParams
 from mainstem.server.auth import tenant_of
+from mainstem.server.bodies import read_conversation
+from mainstem.server.conversation_body import ConversationBody
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
-from mainstem.server.lifetime import OPENAI_TTL, LifetimeBody, read_lifetime
+from mainstem.server.lifetime import OPENAI_TTL, Lifetime, LifetimeBody, read_lifetime
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.replies import send
 from mainstem.server.response_objects import ResponseWriter
 from mainstem.server.service import Service
 from mainstem.server.stored import StoredResponse
-from mainstem.server.turns import ANY_OBJECT, Turn, naming_schema, prepare
-from mainstem.server.validation import read_body
+from mainstem.server.turns import ANY_OBJECT, ReadyTurn, Turn, naming_schema, prepare
 from mainstem.tokens import Conversation, Message
 from mainstem.tokens.placed import Placed, Places, placed_at
-from mainstem.tokens.responses import read_input, read_tools
+from mainstem.tokens.responses import add_item, read_input, read_tools
 from mainstem.tools import ToolChoice
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
 _UNSUPPORTED = ("background", "conversation", "prompt", "max_tool_calls")
 
 
-class ResponsesBody(LifetimeBody):
+class ResponsesBody(LifetimeBody, ConversationBody):
     """Body of `POST /v1/responses`."""
+
+    ITEMS = "input"
 
     model: str
     input: Any
@@ -80,22 +83,16 @@ def router(service: Service) -> APIRouter:
     @routes.post("/v1/responses", openapi_extra=takes(ResponsesBody))
     async def responses(request: Request) -> Response:
         service.check_open()
-        body = await read_body(request, ResponsesBody, limit=service.body_limit)
-        service.check_model(body.model)
         tenant = tenant_of(request)
-        earlier = _earlier(service, tenant, body.previous_response_id)
-        placed = read_input(body.input)
-        new = tuple(each.message for each in placed)
-        turn = read_turn(service, body, earlier, placed)
-        namespace = namespace_of(body.cache_salt, tenant)
-        lifetime = read_lifetime(body, request.headers)
-        ready = await prepare(service, turn, namespace=namespace)
+        body, messages, turn, namespace, lifetime, ready = await arrive(service, request)
 
         def keep(response: dict[str, Any], said: Message) -> None:
             if body.store is not False:
                 # Earlier messages may have no other keeper by the time that this one goes.
-                size = sum(map(_size, (*earlier, *new, said))) + len(json.dumps(response, ensure_ascii=False))
-                stored = StoredResponse(response, (*earlier, *new, said), size)
+                size = sum(message.characters for message in (*messages, said)) + len(
+                    json.dumps(response, ensure_ascii=False)
+                )
+                stored = StoredResponse(response, (*messages, said), size)
                 service.responses.add(tenant, response["id"], stored)
 
         writer = ResponseWriter(service, _echo(body), ready, top_logprobs=_logprobs(body), keep=keep)
@@ -135,8 +132,48 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-def read_turn(service: Service, body: ResponsesBody, earlier: tuple[Message, ...], new: tuple[Placed, ...]) -> Turn:
-    """What the body asks for, at the end of what was said earlier and of its own messages.
+class Arrived(NamedTuple):
+    """A request that can be generated; its messages are without instructions."""
+
+    body: ResponsesBody
+    messages: tuple[Message, ...]
+    turn: Turn
+    namespace: tuple[str, ...]
+    lifetime: Lifetime
+    ready: ReadyTurn
+
+
+async def arrive(service: Service, request: Request) -> Arrived:
+    """Read a request and make its prompt.
+
+    Raises:
+        InvalidRequest, ApiError, ClientDisconnect: when it cannot be served, or does not come.
+    """
+    body = await read_conversation(service, request, ResponsesBody)
+    service.check_model(body.model)
+    tenant = tenant_of(request)
+    earlier = _earlier(service, tenant, body.previous_response_id)
+    said = (
+        *(placed_at(f"previous_response.messages[{i}]", message) for i, message in enumerate(earlier)),
+        *_new(body),
+    )
+    turn = read_turn(service, body, said)
+    namespace = namespace_of(body.cache_salt, tenant)
+    lifetime = read_lifetime(body, request.headers)
+    ready = await prepare(service, turn, namespace=namespace)
+    service.bodies.keep(body, tenant, namespace)
+    messages = tuple([placed.message for placed in said])
+    return Arrived(body, messages, turn, namespace, lifetime, ready)
+
+
+def _new(body: ResponsesBody) -> tuple[Placed, ...]:
+    if isinstance(body.input, list) and body.input:
+        return body.read_items(add_item)
+    return read_input(body.input)
+
+
+def read_turn(service: Service, body: ResponsesBody, said: tuple[Placed, ...]) -> Turn:
+    """What the body asks for, at the end of these messages.
 
     Raises:
         InvalidRequest: naming a field that cannot be served.
@@ -150,7 +187,6 @@ def read_turn(service: Service, body: ResponsesBody, earlier: tuple[Message, ...
         raise InvalidRequest(
             f"max_output_tokens must be at least 1, got {body.max_output_tokens}", param="max_output_tokens"
         )
-    said = (*(placed_at(f"previous_response.messages[{i}]", message) for i, message in enumerate(earlier)), *new)
     if body.instructions is not None:
         # They are not remembered, so that a later request can change them.
         instructions = Message(role="system", parts=(body.instructions,))
@@ -164,17 +200,12 @@ def read_turn(service: Service, body: ResponsesBody, earlier: tuple[Message, ...
         **given,
     )
     return Turn(
-        conversation=Conversation(tuple(each.message for each in said), read_tools(body.tools)),
+        conversation=Conversation(tuple([each.message for each in said]), body.read_tools(read_tools)),
         params=params,
         choice=_tool_choice(body.tool_choice, parallel=body.parallel_tool_calls is not False),
         schema=_schema(body.text),
         places=Places(said),
     )
-
-
-def _size(message: Message) -> int:
-    said = sum(map(len, message.parts)) + len(message.reasoning or "")
-    return said + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
 
 
 def _earlier(service: Service, tenant: tuple[str, ...], response_id: str | None) -> tuple[Message, ...]:

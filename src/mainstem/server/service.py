@@ -14,6 +14,7 @@ from mainstem.server.validation import body_limit
 if TYPE_CHECKING:
     from mainstem.config import ServerConfig
     from mainstem.engine import AsyncEngine
+    from mainstem.server.bodies import BodyMemory
     from mainstem.server.metrics import Metrics
     from mainstem.server.stored import ResponseStore
     from mainstem.tools import Dialect
@@ -26,6 +27,7 @@ class Service:
     Attributes:
         model_name: the one model name that clients may use.
         dialect: how the model writes tool calls and thoughts.
+        bodies: that were read lately.
         responses: that later requests may refer to.
         created: Unix time at which the app was made, reported as the model's.
         closing: set once the server was told to stop; new requests, and those that have not wholly come, are then
@@ -38,6 +40,7 @@ class Service:
     metrics: Metrics
     dialect: Dialect
     responses: ResponseStore
+    bodies: BodyMemory
     created: int = field(default_factory=lambda: int(time.time()))
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 

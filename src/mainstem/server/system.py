@@ -106,6 +106,7 @@ def router(service: Service) -> APIRouter:
         if service.engine.config.prefix_cache != "radix":
             require_operator(request)
         tenant = None if is_operator(request) else tenant_of(request)
+        service.bodies.reset(tenant)
         return JSONResponse({"dropped_tokens": await service.engine.reset_cache(tenant)})
 
     return routes

@@ -6,8 +6,8 @@ Knows JSON, sizes and types. It does not know what any field means.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, from_json
@@ -35,8 +35,38 @@ class Body(BaseModel):
 BodyT = TypeVar("BodyT", bound=Body)
 
 
-async def read_body(request: Request, kind: type[BodyT], *, limit: int) -> BodyT:
+def parse_body(raw: bytes, kind: type[BodyT]) -> BodyT:
+    """The object in a body.
+
+    Raises:
+        ApiError: 400 when it is not JSON or has a wrong field.
+    """
+    try:
+        value = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        if "recursion limit" in str(error):
+            raise ApiError(400, f"The body is nested too deeply: {error}.", code="invalid_json") from None
+        raise ApiError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, f"The body must be a JSON object, but it is {_name_of(value)}.", code="invalid_json")
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ApiError(400, _sentence(first), param=field_path(first["loc"]), code=_code(first)) from None
+
+
+Parse: TypeAlias = Callable[[bytes, type[BodyT]], BodyT]
+
+
+async def read_body(request: Request, kind: type[BodyT], *, limit: int, parse: Parse[BodyT] = parse_body) -> BodyT:
     """Read and check the body of a request.
+
+    Args:
+        request: whose body it is.
+        kind: of object that it must be.
+        limit: most bytes.
+        parse: makes the object of the bytes.
 
     Raises:
         ApiError: 408 when it does not arrive in time, 413 when it is longer than `limit` bytes, 415 when it is not
@@ -51,19 +81,7 @@ async def read_body(request: Request, kind: type[BodyT], *, limit: int) -> BodyT
         raise ApiError(
             408, "The body did not arrive in time.", code="body_timeout", headers={"connection": "close"}
         ) from None
-    try:
-        value = from_json(raw, allow_inf_nan=False)
-    except ValueError as error:
-        if "recursion limit" in str(error):
-            raise ApiError(400, f"The body is nested too deeply: {error}.", code="invalid_json") from None
-        raise ApiError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise ApiError(400, f"The body must be a JSON object, but it is {_name_of(value)}.", code="invalid_json")
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ApiError(400, _sentence(first), param=field_path(first["loc"]), code=_code(first)) from None
+    return parse(raw, kind)
 
 
 def field_path(loc: Sequence[int | str]) -> str:
@@ -86,16 +104,17 @@ def _check_content_type(request: Request) -> None:
         )
 
 
-async def _read_bytes(request: Request, limit: int) -> bytearray:
+async def _read_bytes(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(int(declared), limit)
-    raw = bytearray()
+    chunks, length = [], 0
     async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > limit:
-            raise _too_large(len(raw), limit)
-    return raw
+        chunks.append(chunk)
+        length += len(chunk)
+        if length > limit:
+            raise _too_large(length, limit)
+    return b"".join(chunks)
 
 
 def _too_large(length: int, limit: int) -> ApiError:

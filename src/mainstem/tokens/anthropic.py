@@ -21,15 +21,41 @@ def read_messages(system: object, messages: Sequence[Mapping[str, Any]]) -> tupl
     Raises:
         InvalidRequest: naming what is wrong with one.
     """
-    if not messages:
-        raise InvalidRequest("messages must have at least one message", param="messages")
-    parts = read_parts("system", system)
-    instructions = Message(role="system", parts=parts, breakpoints=read_breakpoints("system", system))
-    first = Placed(instructions, "system", part_paths("system", system, parts))
-    read = [first] if any(parts) else []
+    check_any(messages)
+    read = list(read_system(system))
     for i, message in enumerate(messages):
         read += _messages(f"messages[{i}]", message)
     return tuple(read)
+
+
+def check_any(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a conversation without messages.
+
+    Raises:
+        InvalidRequest: when there is none.
+    """
+    if not messages:
+        raise InvalidRequest("messages must have at least one message", param="messages")
+
+
+def read_system(system: object) -> tuple[Placed, ...]:
+    """The system's text as a message, if there is one.
+
+    Raises:
+        InvalidRequest: when it is no text.
+    """
+    parts = read_parts("system", system)
+    instructions = Message(role="system", parts=parts, breakpoints=read_breakpoints("system", system))
+    return (Placed(instructions, "system", part_paths("system", system, parts)),) if any(parts) else ()
+
+
+def add_messages(messages: list[Placed], at: int, message: Mapping[str, Any]) -> None:
+    """Read one more of a body's messages; see `reading`.
+
+    Raises:
+        InvalidRequest: as `read_messages`.
+    """
+    messages += _messages(f"messages[{at}]", message)
 
 
 def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:

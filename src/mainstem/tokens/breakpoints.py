@@ -42,6 +42,9 @@ def locate(
     conversation: Conversation, prompt: KnownPrompt, encode: Callable[[str], NDArray[np.int32]]
 ) -> tuple[PromptBreakpoint, ...]:
     """The breakpoints of a conversation in the prompt that was made of it."""
+    marked = [message for message in conversation.messages if message.breakpoints]
+    if not marked and all(tool.breakpoint is None for tool in conversation.tools):
+        return ()
     ends = _ends(conversation, prompt.text)[-MAX_BREAKPOINTS:]
     found = [PromptBreakpoint(_tokens_before(end.character, prompt, encode), end.ttl) for end in ends]
     return tuple(mark for mark in found if mark.length)

@@ -28,9 +28,36 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     Raises:
         InvalidRequest: naming the message that is wrong, and how.
     """
+    check_any(messages)
+    return tuple([_message(i, message) for i, message in enumerate(messages)])
+
+
+def check_any(messages: object) -> None:
+    """Refuse what is no list of messages.
+
+    Raises:
+        InvalidRequest: when it is not, or is empty.
+    """
     if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
         raise InvalidRequest("messages must be a list of at least one message", param="messages")
-    return tuple([_message(i, message) for i, message in enumerate(messages)])
+
+
+def add_message(messages: list[Placed], at: int, message: Mapping[str, Any]) -> None:
+    """Read one more of the messages; see `reading`.
+
+    Raises:
+        InvalidRequest: as `read_messages`.
+    """
+    read = _message(at, message)
+    is_plain = type(message.get("content")) is not list
+    messages.append(Placed(read, "") if is_plain else _placed(f"messages[{at}]", message, read))
+
+
+def places_of(messages: Sequence[Placed]) -> Places | None:
+    """Where the texts of messages stand that `add_message` has read; None where every content is one text."""
+    if not any(placed.path for placed in messages):
+        return None
+    return Places(tuple(placed if placed.path else None for placed in messages), "tools[{}].function")
 
 
 def read_placed(messages: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
@@ -42,19 +69,6 @@ def read_placed(messages: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
     return tuple(
         _placed(f"messages[{i}]", raw, message)
         for i, (raw, message) in enumerate(zip(messages, read_messages(messages), strict=True))
-    )
-
-
-def read_places(raw: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> Places | None:
-    """Where the texts of messages stand that `read_messages` has read; None where every content is one text."""
-    if all(type(message.get("content")) is not list for message in raw):
-        return None
-    return Places(
-        tuple(
-            _placed(f"messages[{i}]", each, message) if type(each.get("content")) is list else None
-            for i, (each, message) in enumerate(zip(raw, messages, strict=True))
-        ),
-        "tools[{}].function",
     )
 
 

@@ -26,7 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mainstem.owned import Owned
-from mainstem.tokens.known_prompt import KnownPrompt, Part
+from mainstem.tokens.conversation import TENANT_PARTS
+from mainstem.tokens.known_prompt import KnownPrompt, Part, Piece
 from mainstem.tokens.matching import (
     ENTRY_BYTES,
     WAYS,
@@ -40,9 +41,8 @@ from mainstem.tokens.matching import (
 )
 from mainstem.tokens.seams import Seams
 from mainstem.tokens.tokenizer import TokenArray, Tokenizer
+from mainstem.tokens.trails import LOOK_AFTER, MAX_TRAILS, SHORTEST, Trail, longest
 
-# So many parts of a namespace name a tenant.
-TENANT_PARTS = 2
 # Ends of prompts that are looked at after one history; templates write one, or a few.
 MAX_OPENINGS = 16
 _NOTHING: TokenArray = np.empty(0, np.int32)
@@ -74,6 +74,8 @@ class _Node:
         parent: the history before that part; None at a namespace's root.
         namespace: whose root it is, if it is one.
         openings: what the prompts wrote after this history before the reply began, with the replies by their text.
+        trails: long histories in one piece that begin with this one.
+        trail: this history in one piece.
     """
 
     parent: _Node | None
@@ -81,6 +83,8 @@ class _Node:
     namespace: tuple[Hashable, ...] = ()
     children: dict[str, _Node] = field(default_factory=dict)
     openings: OrderedDict[str, Opening] = field(default_factory=OrderedDict)
+    trails: list[Trail] = field(default_factory=list)
+    trail: Trail | None = None
 
     @property
     def size(self) -> int:
@@ -126,16 +130,19 @@ class TokenHistory:
             InvalidRequest: when a text is not valid Unicode.
         """
         with self._lock:
-            used, rest = self._known(text, namespace, meaning)
+            used, rest, trail = self._known(text, namespace, meaning)
         new = [] if rest is None else self._seams.cut(rest)
         encoded = self._seams.encode(new, at_start=not used)
-        used += [Part(part, part, ids, "new") for part, ids in zip(new, encoded, strict=True)]
-        ids = np.concatenate([part.ids for part in used])
-        prompt = KnownPrompt(ids, "".join([part.text for part in used]), namespace, tuple(used[:-1]), used[-1])
+        used += [Part.of(part, ids, "new") for part, ids in zip(new, encoded, strict=True)]
+        after = used if trail is None else used[len(trail.parts) :]
+        ids = np.concatenate([*([] if trail is None else [trail.ids]), *[part.ids for part in after]])
+        whole = "".join([*([] if trail is None else [trail.text]), *[part.text for part in after]])
+        prompt = KnownPrompt(ids, whole, namespace, tuple(used[:-1]), used[-1], text, trail)
+        tokenized = sum([part.tokenized for part in after])
         with self._lock:
             self._prompts += 1
-            self._new_tokens += prompt.tokenized
-            self._known_tokens += len(ids) - prompt.tokenized
+            self._new_tokens += tokenized
+            self._known_tokens += len(ids) - tokenized
         return prompt
 
     def remember(self, prompt: KnownPrompt, ids: Iterable[int], text: str) -> None:
@@ -155,9 +162,7 @@ class TokenHistory:
         if count < len(generated):
             end_id = None
         with self._lock:
-            node = self._root(prompt.namespace)
-            for part in prompt.settled:
-                node = self._child(node, part, prompt.namespace)
+            node = self._settle(prompt)
             if count:
                 kept = np.array(generated[:count], np.int32)
                 said = self._tokenizer.spell(kept).text
@@ -172,24 +177,30 @@ class TokenHistory:
 
     def _known(
         self, text: str, namespace: tuple[Hashable, ...], meaning: Meaning | None
-    ) -> tuple[list[Part], str | None]:
-        """The parts that are known, from the first on, and the text after them; None if the last part is known too."""
+    ) -> tuple[list[Part], str | None, Trail | None]:
+        """The parts that are known, from the first on, and the text after them, which is None if the last part is
+        known too; and what the first of them were known by, if it was in one piece.
+        """
         used: list[Part] = []
         node = self._roots.get(namespace)
         if node is None:
-            return used, text
+            return used, text, None
         at = 0
+        trail: Trail | None = None
         while (child := self._next(node, text, at)) is not None:
             used.append(child.part)
             at += len(child.part.rendered)
             node = child
+            if node.trails and (trail := longest(node.trails, text)) is not None:
+                used, at, node = list(trail.parts), len(trail.rendered), trail.node
         end = self._seams.find_end(text, at)
         stop = len(text) if end is None else end.stop
         replied = self._replied(node, text[at:stop], meaning)
-        self._touch(node)
+        if trail is None:  # long histories count as used once they are replied to: it takes a step a part
+            self._touch(node)
         if replied is None:
-            return used, text[at:]
-        return [*used, replied], None if end is None else text[stop:]
+            return used, text[at:], trail
+        return [*used, replied], None if end is None else text[stop:], trail
 
     def _next(self, node: _Node, text: str, at: int) -> _Node | None:
         """What is known of the part of a text that begins at a place."""
@@ -222,35 +233,73 @@ class TokenHistory:
         """The part with the reply's own ids in it; None if the text after them has no ids that spell it."""
         opening = candidate.opening.part
         stop = len(opening.rendered) + len(candidate.body)
-        end, tail, ids = self._seams.find_end(part, stop), part[stop:], [opening.ids, kept.ids]
+        end, tail, more = self._seams.find_end(part, stop), part[stop:], kept.rest + part[stop:]
+        own, ended = kept.ids, 0
         if kept.rest:
-            exact = self._seams.encode_exactly(kept.rest + tail)
-            if exact is None:
+            new = self._seams.encode_exactly(more)
+            if new is None:
                 return None
-            ids.append(exact)
-        elif end is not None and end.token_id == kept.reply.end_id:
-            ids.append(np.array([end.token_id], np.int32))
-            ids += self._seams.encode([part[end.stop :]] if end.stop < len(part) else [], at_start=False)
         else:
-            ids += self._seams.encode([tail] if tail else [], at_start=False)
-        text = opening.text + kept.text + kept.rest + tail
-        return Part(part, text, np.concatenate(ids), "generated")
+            if end is not None and end.token_id == kept.reply.end_id:
+                own = np.append(own, np.int32(end.token_id))
+                ended = end.stop - stop
+            (new,) = self._seams.encode([tail[ended:]], at_start=False) if tail[ended:] else (_NOTHING,)
+        pieces = (
+            Piece("known", len(opening.text), len(opening.ids)),
+            Piece("generated", len(kept.text) + ended, len(own)),
+            Piece("new", len(more) - ended, len(new)),
+        )
+        return Part(part, opening.text + kept.text + more, np.concatenate([opening.ids, own, new]), pieces)
 
     # -- keeping ------------------------------------------------------------------------------------------------------
+
+    def _settle(self, prompt: KnownPrompt) -> _Node:
+        """Keep the parts before a prompt's opening; returns where they end."""
+        trail = prompt.trail if prompt.trail is not None and prompt.trail.node in self._entries else None
+        node: _Node = self._root(prompt.namespace) if trail is None else trail.node
+        parts = [] if trail is None else list(trail.parts)
+        start = None if trail is None else trail.start
+        same = True
+        for part in prompt.settled[len(parts) :]:
+            node = self._child(node, part, prompt.namespace)
+            same = same and node.part.ids is part.ids
+            parts.append(node.part)
+            start = node if len(parts) == LOOK_AFTER else start
+        if same and start is not None and len(parts) >= SHORTEST and node.trail is None:
+            self._put_together(prompt, start, node, tuple(parts))
+        return node
+
+    def _put_together(self, prompt: KnownPrompt, start: _Node, node: _Node, parts: tuple[Part, ...]) -> None:
+        opening = prompt.opening
+        rendered = prompt.rendered[: len(prompt.rendered) - len(opening.rendered)]
+        text = prompt.text[: len(prompt.text) - len(opening.text)]
+        ids = prompt.ids[: len(prompt.ids) - len(opening.ids)]
+        trail = Trail(start, node, rendered, rendered if text == rendered else text, ids, parts)
+        if prompt.trail in start.trails:
+            self._part(prompt.trail)
+        elif len(start.trails) == MAX_TRAILS:
+            self._part(start.trails[0])
+        start.trails.append(trail)
+        node.trail = trail
+        self._entries.resize(node, trail.size)
+
+    def _part(self, trail: Trail) -> None:
+        """Keep a history no longer in one piece."""
+        trail.start.trails.remove(trail)
+        trail.node.trail = None
+        self._entries.resize(trail.node, -trail.size)
 
     def _root(self, namespace: tuple[Hashable, ...]) -> _Node:
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = _Node(None, Part("", "", _NOTHING, "known"), namespace)
+            root = self._roots[namespace] = _Node(None, Part.of("", _NOTHING, "known"), namespace)
             self._note(root, namespace)
         return root
 
     def _child(self, node: _Node, part: Part, namespace: tuple[Hashable, ...]) -> _Node:
         child = node.children.get(part.rendered)
         if child is None:
-            # A new part of this prompt is a known one of the next.
-            kept = part._replace(origin="known") if part.origin == "new" else part
-            child = node.children[part.rendered] = _Node(node, kept)
+            child = node.children[part.rendered] = _Node(node, part.settled())
             self._note(child, namespace)
         return child
 
@@ -276,6 +325,8 @@ class TokenHistory:
 
     def _drop(self, entry: _Node | Reply) -> None:
         self._entries.remove(entry)
+        if isinstance(entry, _Node) and entry.trail is not None:
+            entry.trail.start.trails.remove(entry.trail)
         if isinstance(entry, Reply):
             openings = entry.openings
             replies = openings[entry.opening].replies

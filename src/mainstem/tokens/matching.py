@@ -101,9 +101,24 @@ def _same_meaning(candidate: Candidate, _: Tokenizer) -> Kept | None:
     for reply in islice(reversed(candidate.opening.replies.values()), MAX_COMPARED):
         if reply.meaning is None:
             reply.meaning = candidate.meaning(opening, reply.shown)
-        if meant is not None and reply.meaning == meant:
+        if meant is not None and reply.meaning == meant and not _adds_space(candidate.body, reply.shown):
             return _whole(reply)
     return None
+
+
+def _adds_space(body: str, shown: str) -> bool:
+    """Whether a message has white space around it that the reply did not have: then its text is another.
+
+    Clients and templates strip replies, which says nothing; and some templates write a space before them.
+    """
+    before, after = _space_around(body)
+    shown_before, shown_after = _space_around(shown)
+    return not (before == " " or shown_before.endswith(before)) or not shown_after.startswith(after)
+
+
+def _space_around(text: str) -> tuple[str, str]:
+    stripped = text.lstrip()
+    return text[: len(text) - len(stripped)], stripped[len(stripped.rstrip()) :]
 
 
 def _edited(candidate: Candidate, tokenizer: Tokenizer) -> Kept | None:

@@ -2,7 +2,7 @@
 
 The language is that of `transformers` (Jinja in its immutable sandbox, with the same extensions and functions), and so
 is the text. What `transformers` does around it, twice copying the whole conversation, costs more than the template. It
-knows nothing of conversations, and of no model.
+knows nothing of messages, and of no model.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NoReturn
 
 import jinja2
@@ -20,6 +20,8 @@ from jinja2.parser import Parser
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
+from mainstem.tokens.conversation import Definition
 
 # Marks the loops of a template that write straight into the prompt; see `resuming`.
 LOOP_FILTER = "mainstem_loop"
@@ -120,7 +122,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals.update(
-        raise_exception=_refuse,
+        raise_exception=refuse,
         strftime_now=lambda text: datetime.now().strftime(text),
         dict=_Dict(),
         namespace=Variables,
@@ -135,10 +137,16 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    dumps = value.as_json if isinstance(value, Definition) else partial(json.dumps, value)
+    return dumps(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _refuse(message: str) -> NoReturn:
+def refuse(message: str) -> NoReturn:
+    """`raise_exception` of a template.
+
+    Raises:
+        jinja2.TemplateError: always.
+    """
     raise jinja2.TemplateError(message)
 
 

@@ -112,10 +112,7 @@ class ChatTemplate:
         """The tools as the prompt shows them."""
         if not self._canonical_tools:
             return tuple(tools)
-        return tuple(
-            tool if tool.parameters is None else replace(tool, parameters=canonical_schema(tool.parameters))
-            for tool in tools
-        )
+        return tuple(map(_canonical, tools))
 
     def render(
         self, conversation: Conversation, *, add_generation_prompt: bool = True, at: datetime | None = None
@@ -269,6 +266,15 @@ class ChatTemplate:
             **pinned.variables,
         )
         return str(rendered)
+
+
+def _canonical(tool: Tool) -> Tool:
+    if tool.parameters is None:
+        return tool
+    made: Tool | None = tool.derived.get("canonical")
+    if made is None:
+        made = tool.derived["canonical"] = replace(tool, parameters=canonical_schema(tool.parameters))
+    return made
 
 
 def _refuse_random(found: Iterable[Sequence[str]]) -> None:

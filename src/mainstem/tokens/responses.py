@@ -28,13 +28,21 @@ def read_input(value: Any) -> tuple[Placed, ...]:
         refuse("input", "must be a string or a list of at least one item")
     read: list[Placed] = []
     for i, item in enumerate(value):
-        placed = _item(f"input[{i}]", item)
-        before = read[-1] if read else None
-        if before is not None and _goes_on(before.message, placed.message):
-            read[-1] = _merged(before, placed)
-        else:
-            read.append(placed)
+        add_item(read, i, item)
     return tuple(read)
+
+
+def add_item(messages: list[Placed], at: int, item: Any) -> None:
+    """Read one more item of `input`, which may go on with the last message; see `reading`.
+
+    Raises:
+        InvalidRequest: as `read_input`.
+    """
+    placed = _item(f"input[{at}]", item)
+    if messages and _goes_on(messages[-1].message, placed.message):
+        messages[-1] = _merged(messages[-1], placed)
+    else:
+        messages.append(placed)
 
 
 def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
@@ -93,15 +101,19 @@ def _goes_on(before: Message, message: Message) -> bool:
 
 
 def _merged(before: Placed, after: Placed) -> Placed:
-    message = Message(
-        role="assistant",
-        parts=before.message.parts + after.message.parts,
-        reasoning=before.message.reasoning,
-        tool_calls=before.message.tool_calls + after.message.tool_calls,
-        breakpoints=before.message.breakpoints
-        + tuple(mark._replace(part=len(before.parts) + mark.part) for mark in after.message.breakpoints),
-    )
+    message = _joined(before.message, after.message)
     return before._replace(message=message, parts=before.parts + after.parts, calls=before.calls + after.calls)
+
+
+def _joined(before: Message, after: Message) -> Message:
+    marks = tuple(mark._replace(part=len(before.parts) + mark.part) for mark in after.breakpoints)
+    return Message(
+        role="assistant",
+        parts=before.parts + after.parts,
+        reasoning=before.reasoning,
+        tool_calls=before.tool_calls + after.tool_calls,
+        breakpoints=before.breakpoints + marks,
+    )
 
 
 def _tool(where: str, tool: Mapping[str, Any]) -> Tool:

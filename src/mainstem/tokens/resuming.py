@@ -21,13 +21,20 @@ from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 from jinja2.runtime import LoopContext, Macro, Undefined
+from jinja2.sandbox import safe_range
 from jinja2.utils import missing
 
-from mainstem.tokens.program import TemplateProgram, Variables, program
+from mainstem.tokens.conversation import Definition
+from mainstem.tokens.program import TemplateProgram, Variables, program, refuse
 
 _SCALARS = (str, int, float, bool, type(None))
 # They keep a count of their own from one message to the next.
 _STATEFUL = ("cycler", "joiner")
+
+
+# That templates may hold, and that are the same in every run.
+_FUNCTIONS = (refuse, safe_range)
+_SHORT = 64
 
 
 class _Point(NamedTuple):
@@ -160,6 +167,13 @@ class _Run:
                 return "given", name
         if type(value) is dict:
             return "dict", json.dumps(value)
+        if type(value) is Definition:
+            return "dict", value.as_json()
+        if any(value is function for function in _FUNCTIONS):
+            return "function", value
+        if type(value) is list and len(value) <= _SHORT and all(type(item) in _SCALARS for item in value):
+            # A template cannot change a list.
+            return "list", tuple((type(item), item) for item in value)
         return object()  # like no other
 
     def _frozen_in(self, value: Any) -> Any:

@@ -73,19 +73,22 @@ def reply_grammar(
         in_reasoning: the prompt has opened the thoughts.
         special_id: id of the special token that a mark is, or None.
     """
-    writer = _Writer(special_id)
     allowed = choice.allowed(tools)
+    if choice.mode != "required" and schema is None:
+        marked = syntax is not None and syntax.is_marked and bool(tools)
+        unbound = choice.parallel and choice.names is None and not any(tool.strict for tool in tools)
+        if not marked or (allowed and unbound):
+            return None
+    writer = _Writer(special_id)
     calls = writer.calls(syntax or Hermes(), allowed, parallel=choice.parallel) if allowed else None
     if choice.mode == "required" and calls:
         body = calls
     elif schema is not None:
         body = f"({_json(schema)} | {calls})" if calls else _json(schema)
-    elif syntax is None or not syntax.is_marked or not tools:
+    elif syntax is None:
         return None
     elif not calls:
         body = writer.text_without(syntax.triggers)
-    elif choice.parallel and choice.names is None and not any(tool.strict for tool in tools):
-        return None
     else:
         body = writer.text_then_calls(syntax, allowed, parallel=choice.parallel)
     if reasoning is not None:

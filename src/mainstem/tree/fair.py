@@ -86,9 +86,10 @@ class FairOrder:
         """The leaf to evict first; None when every node is locked."""
         if not self.accounts:
             return None
-        most = max(self.accounts.values(), key=self._burden)
-        leaf = first_of(most)
-        if leaf is not None or len(self.accounts) == 1:
+        if len(self.accounts) == 1:
+            return first_of(next(iter(self.accounts.values())))
+        leaf = first_of(max(self.accounts.values(), key=self._burden))
+        if leaf is not None:
             return leaf
         for account in sorted(self.accounts.values(), key=self._burden, reverse=True):
             if (leaf := first_of(account)) is not None:

@@ -71,7 +71,8 @@ class RadixCache(PrefixCache):
         self._nothing = Root(Space((), Account((), EvictionOrder(0.0))), self._order)
         self._public = PublicPrefixes(share_after)
         self._quota = int(tenant_quota * self.capacity)
-        self._is_cached = np.zeros(self.capacity, dtype=np.bool_)
+        self._cached_bytes = bytearray(self.capacity)  # one a slot, and the same as an array
+        self._is_cached = np.frombuffer(self._cached_bytes, dtype=np.bool_)
         self.on_evict: list[OnEvict] = [self._sessions.evicted]
         self.wanted: Callable[[Node], int] | None = None
         self.evicted_by_reason = dict.fromkeys(EvictionReason, 0)
@@ -526,7 +527,7 @@ class RadixCache(PrefixCache):
 
     def _require_uncached(self, runs: Sequence[Run]) -> None:
         for start, stop in runs:
-            if self._is_cached[start:stop].any():
+            if self._cached_bytes.find(1, start, stop) >= 0:
                 raise ValueError("a slot belongs to the cache already; insert or free only those that allocate gave")
 
 
