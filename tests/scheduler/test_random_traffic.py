@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,11 +70,14 @@ class TrafficMachine(RuleBasedStateMachine):
         prompt=token_lists,
         max_tokens=st.integers(1, 12),
         namespace=NAMESPACES,
-        copies=st.integers(1, 3),
+        copies=st.integers(1, 5),
+        twins=st.booleans(),
     )
-    def add(self, prompt: list[int], max_tokens: int, namespace: tuple[str, ...], copies: int) -> None:
-        for salt in range(copies):
-            name = f"r{len(self.asked)}"
+    def add(
+        self, prompt: list[int], max_tokens: int, namespace: tuple[str, ...], copies: int, twins: bool = False
+    ) -> None:
+        for copy in range(copies):
+            name, salt = f"r{len(self.asked)}", 0 if twins else copy
             try:
                 request = self.driver.add(name, prompt, max_tokens, namespace=namespace, salt=salt)
             except PromptTooLong:
@@ -248,3 +253,21 @@ def test_with_ample_memory_no_prompt_token_is_computed_twice(prompts: list[list[
     driver.run()
     seen = [key for _, key, _ in driver.computed]
     assert len(seen) == len(set(seen)) == len({tuple(p[:end]) for p in prompts for end in range(1, len(p) + 1)})
+
+
+@pytest.mark.parametrize("quota", [0.5, 1.0])
+@pytest.mark.parametrize("num_slots", range(12, 18))
+@pytest.mark.parametrize("salts", [range(5), [0] * 5], ids=["branches", "twins"])
+def test_who_lends_a_single_token_of_its_reply_owns_it(num_slots: int, quota: float, salts: Sequence[int]) -> None:
+    """Requests for the same are preempted; one comes back, computes one token, and another only samples from it."""
+    driver = Driver(num_slots, budget=4, max_num_seqs=5, by_tenant=True, tenant_quota=quota, schedule="lpm")
+    prompt = [1, 2, 2, 0, 0, 1, 0]
+    for i, salt in enumerate(salts):
+        driver.add(f"r{i}", prompt, 10, namespace=("tenant", "a"), salt=salt)
+    while driver.scheduler.has_work():
+        if not driver.step().scheduled:
+            driver.refuse_first()
+        driver.scheduler.check_integrity()
+    for i, salt in enumerate(salts):
+        reply = driver.done.get(f"r{i}", [])
+        assert reply == expected_reply(prompt, len(reply), salt)

@@ -232,6 +232,8 @@ class Scheduler:
             self._undo(request)
         for request in requeued:
             self._preempt(request)
+        # What a borrower will store, its lender stores before: whoever computed a slot's token owns it.
+        lenders = {borrower.lender for borrower in self._borrowers}
         for request, start, stop in output.scheduled:
             if request in failed or request in requeued:
                 continue
@@ -242,7 +244,7 @@ class Scheduler:
             request.num_prefilled += prefilled
             self.counts.prefilled_tokens += prefilled
             if self.cache.reuse is Reuse.COMPUTED and (
-                stop - start > 1 or start < request.num_prompt or request.num_borrowed
+                stop - start > 1 or start < request.num_prompt or request.num_borrowed or request in lenders
             ):
                 self._store(request, stop)
         for request, _, _ in output.sources:
