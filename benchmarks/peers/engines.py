@@ -38,7 +38,7 @@ _STOP_S = 30.0
 # It says itself how it keeps weights and KV.
 _OWN_PRECISION = "arithmetic in float32"
 # Every engine uses the cores as it does by itself, and none asks the network for a model.
-_NOT_PASSED_ON = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
+_NOT_PASSED_ON = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 

@@ -8,6 +8,7 @@ Names are imported when they are first used, so that the tree loads without torc
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.1.0"
+
+# Settled before torch is imported: its threads wait for one another by spinning, for milliseconds if they may. That is
+# no faster than spinning for a few microseconds, and many times slower where others want the cores. See docs/log.md.
+if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+    os.environ["GOMP_SPINCOUNT"] = "2000"
 
 __all__ = [
     "LLM",

@@ -174,6 +174,29 @@ def test_a_pool_that_thrashes(small: httpx.Client) -> None:
     assert evicted["fix"]
 
 
+def test_a_tenant_over_its_quota_is_told_of_the_quota(tiny_model: Path) -> None:
+    config = EngineConfig(
+        model=str(tiny_model),
+        kv_memory=kv_memory_for(800),
+        kv_dtype="float32",
+        max_model_len=400,
+        device="cpu",
+        tenant_quota=0.5,
+    )
+    server = ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL)
+    conversations = [told(SYSTEM.format(name), f"{name}: {QUESTION} {NEXT}") for name in ("one", "two")]
+    with (
+        BackgroundServer(AsyncEngine.load(config), server) as running,
+        httpx.Client(base_url=running.url, timeout=30) as client,
+    ):
+        for conversation in conversations:
+            chat(client, conversation)
+        card = explained(client, chat(client, conversations[0]))
+    evicted = next(cause for cause in card["causes"] if cause["cause"] == "evicted")
+    assert evicted["reason"] == "quota"
+    assert "--tenant-quota" in evicted["fix"]
+
+
 def test_a_cache_that_was_reset(http: httpx.Client) -> None:
     conversation = told(SYSTEM.format("reset"), QUESTION)
     chat(http, conversation)

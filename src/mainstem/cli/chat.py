@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from mainstem.cli.extras import require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.sampling import add_sampling_flags, read_sampling, sampling_fields
-from mainstem.cli.threads import wait_without_spinning
 from mainstem.config import EngineConfig
 from mainstem.errors import ConfigError, MainstemError
 
@@ -54,7 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.base_url and not arguments.base_url.startswith(("http://", "https://")):
         raise ConfigError(f"--base-url: '{arguments.base_url}' does not begin with http:// or https://")
     require_extras("chat", ("httpx",)) if arguments.base_url else require_extras("chat")
-    wait_without_spinning()
 
     from mainstem.cli.client import ChatClient
 

@@ -21,7 +21,6 @@ from mainstem.bench.origin import cores
 from mainstem.cli.extras import require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.session import MAX_TOKENS, MIN_TOKENS, TURNS, AgentSession, load_tools
-from mainstem.cli.threads import wait_without_spinning
 from mainstem.config import EngineConfig
 from mainstem.errors import ConfigError
 
@@ -70,7 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None and not path.absolute().parent.is_dir():
             raise ConfigError(f"cannot write {path}: there is no folder {path.absolute().parent}")
     require_extras("demo")
-    wait_without_spinning()
 
     from rich.console import Console
 

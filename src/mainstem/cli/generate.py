@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from mainstem.cli.extras import require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.sampling import add_sampling_flags, read_sampling
-from mainstem.cli.threads import wait_without_spinning
 from mainstem.config import EngineConfig
 from mainstem.errors import ConfigError
 
@@ -47,7 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.raw and arguments.system:
         raise ConfigError("--system has no place in --raw text; leave one of them out")
     require_extras("generate")
-    wait_without_spinning()
     prompt = _read_prompt(arguments.prompt)
 
     from rich.console import Console

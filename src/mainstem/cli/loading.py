@@ -74,13 +74,14 @@ def format_bytes(count: int) -> str:
 
 def describe_budget(budget: MemoryBudget, max_model_len: int) -> list[str]:
     """The memory budget in lines fit to print."""
-    whole = budget.pool_tokens // max_model_len
+    longest = min(max_model_len, budget.pool_tokens)  # no request is longer than the pool
+    whole = budget.pool_tokens // longest
     return [
         f"Memory   weights {format_bytes(budget.weights_bytes)}, activations {format_bytes(budget.activations_bytes)}, "
         f"KV pool {format_bytes(budget.pool_bytes)}",
         f"         (size of the pool: {budget.limited_by})",
         f"KV pool  {budget.pool_tokens:,} tokens of {budget.kv_bytes_per_token:,} bytes: "
-        f"{whole:,} conversation{'' if whole == 1 else 's'} of {max_model_len:,} tokens,",
+        f"{whole:,} conversation{'' if whole == 1 else 's'} of {longest:,} tokens,",
         "         more where they share a beginning",
     ]
 

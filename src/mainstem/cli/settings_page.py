@@ -15,8 +15,9 @@ Every setting is a command-line flag and an environment variable. The flag wins 
 default; an empty variable counts as unset. A wrong value is refused in one line, and the exit
 code is 2.
 
-PyTorch's threads wait for work by spinning, which is fastest on a machine that has nothing else to do. `mainstem serve`
-leaves that as it is; on a busy machine start it with `OMP_WAIT_POLICY=PASSIVE`, or replies may come many times slower.
+PyTorch's threads wait for one another by spinning. mainstem keeps that short (`GOMP_SPINCOUNT=2000`), unless this
+variable or `OMP_WAIT_POLICY` is set: it is as fast as spinning for long on an idle machine, and several times faster on
+a busy one. For that, import mainstem before torch.
 
 This page is generated from `mainstem/config.py` by `make docs`; a test checks that it is current.
 """

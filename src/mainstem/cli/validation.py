@@ -22,7 +22,6 @@ from mainstem.bench.workloads.agent import TurnRange, agent
 from mainstem.cli.bars import bars, report_table
 from mainstem.cli.efficiency import read_efficiency
 from mainstem.cli.options import read_settings
-from mainstem.cli.threads import wait_without_spinning
 from mainstem.cli.workload import positive_number, seed_number, whole_number
 from mainstem.config import BLOCK_SIZE, EngineConfig
 from mainstem.errors import ConfigError, MainstemError
@@ -45,7 +44,6 @@ def run_validation(arguments: argparse.Namespace, console: Console) -> int:
     repeats = whole_number("--repeats", arguments.repeats)
     seed = seed_number("--seed", arguments.seed)
     arms = parse_arms(arguments.arms)
-    wait_without_spinning()
 
     from mainstem.bench.cost import RooflineCost
     from mainstem.bench.drive import require_fit

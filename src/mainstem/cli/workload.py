@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from mainstem.cli.bars import progress_bar, report_console
 from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
-from mainstem.cli.threads import wait_without_spinning
 from mainstem.config import BLOCK_SIZE, EngineConfig
 from mainstem.errors import ConfigError, MainstemError
 
@@ -107,7 +106,6 @@ def run_workload(arguments: argparse.Namespace, make: MakeWorkload, choose_pool:
     require_bench_extras("bench")
     if not plan.cache_only:
         require_extras("bench")
-        wait_without_spinning()
 
     console = report_console()
     setting = _virtual(plan, make, choose_pool) if plan.cache_only else _real(plan, make, choose_pool, console)

@@ -96,7 +96,8 @@ def _share(budget: MemoryBudget) -> Check:
 
 
 def _conversations(budget: MemoryBudget, max_model_len: int) -> Iterator[Check]:
-    lengths = [length for length in LENGTHS if length < max_model_len] + [max_model_len]
+    longest = min(max_model_len, budget.pool_tokens)  # no request is longer than the pool
+    lengths = [length for length in LENGTHS if length < longest] + [longest]
     fits = ", ".join(f"{budget.pool_tokens // length:,} of {length:,} tokens" for length in lengths)
     yield Check(
         Level.OK,

@@ -38,6 +38,10 @@ class MissCause(StrEnum):
         return _FIXES.get(self, "")
 
 
+OVER_QUOTA = (
+    "raise --tenant-quota, which gives one tenant no more of the pool than that, or run fewer conversations at once"
+)
+"""What to do where a tenant's own share was full."""
 _FIXES = {
     MissCause.EVICTED: "give the pool more memory (--kv-memory), or run fewer conversations at once",
     MissCause.EXPIRED: "raise --cache-ttl above the time that people take to answer",

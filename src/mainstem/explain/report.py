@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mainstem.diagnosis import Cause
-from mainstem.explain.causes import MissCause
+from mainstem.explain.causes import OVER_QUOTA, MissCause
 from mainstem.explain.diagnosis import FirstDifference
 from mainstem.explain.records import Comparison, Miss, Record, tokens_by_cause
+from mainstem.tree import EvictionReason
 
 # Most stretches that are listed one by one.
 MAX_STRETCHES = 100
@@ -90,6 +91,8 @@ def _cause(
     }
     fate = mine[0].fate
     if fate is not None:
+        if cause is MissCause.EVICTED and fate.reason is EvictionReason.QUOTA:
+            told["fix"] = OVER_QUOTA
         longest = max((miss.fate.idle_s for miss in mine if miss.fate is not None), default=0.0)
         told |= {
             "reason": fate.reason.value,

@@ -19,7 +19,6 @@ from mainstem.bench.workload import Workload
 from mainstem.cli.bars import bars, report_console, report_table
 from mainstem.cli.extras import require_bench_extras, require_extras
 from mainstem.cli.options import add_options, read_settings
-from mainstem.cli.threads import wait_without_spinning
 from mainstem.cli.workload import whole_number
 from mainstem.config import BLOCK_SIZE, EngineConfig
 from mainstem.errors import ConfigError, MainstemError
@@ -109,8 +108,6 @@ def run(arguments: argparse.Namespace) -> int:
     plan = _read(arguments)
     require_extras("bench")
     require_bench_extras("bench")
-    if not plan.cache_only:
-        wait_without_spinning()
 
     from mainstem.bench.recordings import read_recordings
 
