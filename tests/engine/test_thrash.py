@@ -74,3 +74,11 @@ def test_what_is_scored_again_was_not_evicted(tiny_model: Path) -> None:
         for _ in range(2):
             context.score([*range(10, 110)])
         assert llm.stats().recomputed_tokens == 0
+
+
+def test_without_a_cache_nothing_was_evicted(tiny_model: Path) -> None:
+    params = SamplingParams(max_tokens=1, ignore_eos=True)
+    with LLM(str(tiny_model), kv_memory="4MiB", device="cpu", prefix_cache="none") as llm:
+        for _ in range(2):
+            llm.generate([*range(10, 210)], params)
+        assert llm.stats().recomputed_tokens == 0

@@ -153,7 +153,8 @@ class Scheduler:
         if not self.waiting:
             self.conversations.give_up()
         if request.admitted_at is not None:
-            self.recomputed.remember(request.tokens.array[:computed], request.namespace)
+            if self.cache.reuse is not Reuse.NEVER:
+                self.recomputed.remember(request.tokens.array[:computed], request.namespace)
             self.cache.end(request.tokens.array[:computed], request.namespace, left, request.hints)
         request.state = RequestState.FINISHED
 
