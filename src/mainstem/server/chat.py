@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -15,17 +15,18 @@ from starlette.responses import Response
 
 from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS
+from mainstem.server.arrival import Arrived, make_ready
 from mainstem.server.auth import tenant_of
 from mainstem.server.bodies import read_conversation
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.generation import Generation, Part, Usage
-from mainstem.server.lifetime import Lifetime, read_lifetime
+from mainstem.server.lifetime import read_lifetime
 from mainstem.server.logprobs import chat_logprobs
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody, sampling_params
 from mainstem.server.replies import Choice, ReplyReader, ReplyShape, answer
 from mainstem.server.service import Service
-from mainstem.server.turns import ANY_OBJECT, ReadyTurn, Turn, naming_schema, prepare
+from mainstem.server.turns import ANY_OBJECT, ReadyTurn, Turn, naming_schema
 from mainstem.tokens import Conversation
 from mainstem.tokens.chat import add_message, check_any, places_of, read_tools
 from mainstem.tools import Call, Reasoning, Segment, Text, ToolChoice
@@ -57,17 +58,7 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-class Arrived(NamedTuple):
-    """A request that can be generated."""
-
-    body: ChatBody
-    turn: Turn
-    namespace: tuple[str, ...]
-    lifetime: Lifetime
-    ready: ReadyTurn
-
-
-async def arrive(service: Service, request: Request) -> Arrived:
+async def arrive(service: Service, request: Request) -> Arrived[ChatBody]:
     """Read a request and make its prompt.
 
     Raises:
@@ -76,12 +67,9 @@ async def arrive(service: Service, request: Request) -> Arrived:
     body = await read_conversation(service, request, ChatBody)
     service.check_model(body.model)
     turn = read_turn(service, body)
-    tenant = tenant_of(request)
-    namespace = body.namespace(tenant)
+    namespace = body.namespace(tenant_of(request))
     lifetime = read_lifetime(body, request.headers)
-    ready = await prepare(service, turn, namespace=namespace)
-    service.bodies.keep(body, tenant, namespace)
-    return Arrived(body, turn, namespace, lifetime, ready)
+    return await make_ready(service, request, body, turn, namespace=namespace, lifetime=lifetime)
 
 
 def read_turn(service: Service, body: ChatBody) -> Turn:

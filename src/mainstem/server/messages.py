@@ -10,7 +10,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -19,20 +19,21 @@ from starlette.responses import JSONResponse, Response
 
 from mainstem.errors import InvalidRequest
 from mainstem.params import SamplingParams
+from mainstem.server.arrival import Arrived, make_ready
 from mainstem.server.auth import tenant_of
 from mainstem.server.bodies import read_conversation
 from mainstem.server.conversation_body import ConversationBody
 from mainstem.server.diagnostics import anthropic_diagnostics, origin_of, usage_sibling
 from mainstem.server.errors import to_api_error
 from mainstem.server.generation import Generation, Part
-from mainstem.server.lifetime import Lifetime, LifetimeBody, read_lifetime, split_written
+from mainstem.server.lifetime import LifetimeBody, read_lifetime, split_written
 from mainstem.server.openapi import takes
 from mainstem.server.prompts import encode_chat
 from mainstem.server.protocol import Objects, namespace_of, stop_strings
 from mainstem.server.replies import ReplyReader, ReplyWriter, send
 from mainstem.server.service import Service
 from mainstem.server.streaming import event
-from mainstem.server.turns import ReadyTurn, Turn, naming_schema, prepare
+from mainstem.server.turns import ReadyTurn, Turn, naming_schema
 from mainstem.tokens import Conversation
 from mainstem.tokens.anthropic import add_messages, check_any, read_system, read_tools
 from mainstem.tokens.placed import Placed, Places
@@ -101,17 +102,7 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-class Arrived(NamedTuple):
-    """A request that can be generated."""
-
-    body: MessagesBody
-    turn: Turn
-    namespace: tuple[str, ...]
-    lifetime: Lifetime
-    ready: ReadyTurn
-
-
-async def arrive(service: Service, request: Request) -> Arrived:
+async def arrive(service: Service, request: Request) -> Arrived[MessagesBody]:
     """Read a request and make its prompt.
 
     Raises:
@@ -120,14 +111,11 @@ async def arrive(service: Service, request: Request) -> Arrived:
     body = await read_conversation(service, request, MessagesBody)
     service.check_model(body.model)
     turn = read_turn(service, body)
-    tenant = tenant_of(request)
-    namespace = namespace_of(body.cache_salt, tenant)
+    namespace = namespace_of(body.cache_salt, tenant_of(request))
     lifetime = read_lifetime(body, request.headers)
     if body.max_tokens == 0:
         lifetime = replace(lifetime, prewarm=True)
-    ready = await prepare(service, turn, namespace=namespace)
-    service.bodies.keep(body, tenant, namespace)
-    return Arrived(body, turn, namespace, lifetime, ready)
+    return await make_ready(service, request, body, turn, namespace=namespace, lifetime=lifetime)
 
 
 def read_turn(service: Service, body: MessagesBody) -> Turn:

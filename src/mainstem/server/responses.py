@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -17,20 +17,21 @@ from starlette.responses import JSONResponse, Response
 
 from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS, SamplingParams
+from mainstem.server.arrival import Arrived, make_ready
 from mainstem.server.auth import tenant_of
 from mainstem.server.bodies import read_conversation
 from mainstem.server.conversation_body import ConversationBody
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
-from mainstem.server.lifetime import OPENAI_TTL, Lifetime, LifetimeBody, read_lifetime
+from mainstem.server.lifetime import OPENAI_TTL, LifetimeBody, read_lifetime
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.replies import send
 from mainstem.server.response_objects import ResponseWriter
 from mainstem.server.service import Service
 from mainstem.server.stored import StoredResponse
-from mainstem.server.turns import ANY_OBJECT, ReadyTurn, Turn, naming_schema, prepare
+from mainstem.server.turns import ANY_OBJECT, Turn, naming_schema
 from mainstem.tokens import Conversation, Message
 from mainstem.tokens.placed import Placed, Places, placed_at
 from mainstem.tokens.responses import add_item, read_input, read_tools
@@ -84,7 +85,9 @@ def router(service: Service) -> APIRouter:
     async def responses(request: Request) -> Response:
         service.check_open()
         tenant = tenant_of(request)
-        body, messages, turn, namespace, lifetime, ready = await arrive(service, request)
+        body, turn, namespace, lifetime, ready = await arrive(service, request)
+        # Instructions are not remembered, so that a later request can change them.
+        messages = turn.conversation.messages[0 if body.instructions is None else 1 :]
 
         def keep(response: dict[str, Any], said: Message) -> None:
             if body.store is not False:
@@ -132,18 +135,7 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-class Arrived(NamedTuple):
-    """A request that can be generated; its messages are without instructions."""
-
-    body: ResponsesBody
-    messages: tuple[Message, ...]
-    turn: Turn
-    namespace: tuple[str, ...]
-    lifetime: Lifetime
-    ready: ReadyTurn
-
-
-async def arrive(service: Service, request: Request) -> Arrived:
+async def arrive(service: Service, request: Request) -> Arrived[ResponsesBody]:
     """Read a request and make its prompt.
 
     Raises:
@@ -151,19 +143,15 @@ async def arrive(service: Service, request: Request) -> Arrived:
     """
     body = await read_conversation(service, request, ResponsesBody)
     service.check_model(body.model)
-    tenant = tenant_of(request)
-    earlier = _earlier(service, tenant, body.previous_response_id)
+    earlier = _earlier(service, tenant_of(request), body.previous_response_id)
     said = (
         *(placed_at(f"previous_response.messages[{i}]", message) for i, message in enumerate(earlier)),
         *_new(body),
     )
     turn = read_turn(service, body, said)
-    namespace = namespace_of(body.cache_salt, tenant)
+    namespace = namespace_of(body.cache_salt, tenant_of(request))
     lifetime = read_lifetime(body, request.headers)
-    ready = await prepare(service, turn, namespace=namespace)
-    service.bodies.keep(body, tenant, namespace)
-    messages = tuple([placed.message for placed in said])
-    return Arrived(body, messages, turn, namespace, lifetime, ready)
+    return await make_ready(service, request, body, turn, namespace=namespace, lifetime=lifetime)
 
 
 def _new(body: ResponsesBody) -> tuple[Placed, ...]:
@@ -188,7 +176,6 @@ def read_turn(service: Service, body: ResponsesBody, said: tuple[Placed, ...]) -
             f"max_output_tokens must be at least 1, got {body.max_output_tokens}", param="max_output_tokens"
         )
     if body.instructions is not None:
-        # They are not remembered, so that a later request can change them.
         instructions = Message(role="system", parts=(body.instructions,))
         said = (Placed(instructions, "instructions", ("instructions",)), *said)
     fields = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
