@@ -10,7 +10,7 @@ again every 200 requests. They share the form and the limits of their features, 
 Mooncake conversation trace.
 
 - **tree**: the radix tree as it is.
-- **rules**: the model with the tree's rules: ended conversations first, then the least recently used.
+- **rules**: the model with two of the tree's rules: ended conversations first, then the least recently used.
 - **ends**: rules, and the last block of each prompt first, since it is rewritten in the next; of what a prompt brought
   anew, an age counts as much more as prompts like it were seldom gone on from when their conversation came back.
 - **hazards**: ends, with the best rate of hits per block and request ahead, from returns counted by bit and age.

@@ -181,6 +181,115 @@ def test_two_requests_of_a_session_at_once_are_two_branches_that_live(cache: Rad
     assert cache.evicted_by_reason[EvictionReason.SUPERSEDED] == 0
 
 
+def rewrite_ends(cache: RadixCache, lost: int, times: int = 10) -> None:
+    """Conversations that come back without the last tokens of their first prompt; the cache is empty afterwards."""
+    for first in range(times):
+        serve(cache, [first, *range(20, 26)], session=str(first))
+        serve(cache, [first, *range(20, 26 - lost), 30, 31, 32], session=str(first))
+        cache.reset()
+
+
+def test_the_end_of_a_prompt_that_others_lost_goes_first(cache: RadixCache) -> None:
+    rewrite_ends(cache, lost=2)
+    serve(cache, [1, 2, 3, 4], session="x")
+    serve(cache, [5, 6, 7, 8], session="y")
+    cache.evict(4)
+    assert cached(cache, [1, 2, 3, 4], [5, 6, 7, 8]) == [2, 2]
+    assert cache.evicted_by_reason[EvictionReason.REWRITTEN] == 4
+
+
+def test_ends_that_were_lost_a_few_times_only_stay(cache: RadixCache) -> None:
+    rewrite_ends(cache, lost=2, times=4)
+    serve(cache, [1, 2, 3, 4], session="x")
+    serve(cache, [5, 6, 7, 8], session="y")
+    cache.evict(4)
+    assert cached(cache, [1, 2, 3, 4], [5, 6, 7, 8]) == [0, 4]
+
+
+def test_the_ends_of_another_sources_prompts_stay(cache: RadixCache) -> None:
+    rewrite_ends(cache, lost=2)
+    serve(cache, [1, 2, 3, 4], session="x", source="other")
+    serve(cache, [5, 6, 7, 8], session="y")
+    cache.evict(2)
+    assert cached(cache, [1, 2, 3, 4], [5, 6, 7, 8]) == [4, 2]
+
+
+def test_an_end_that_somebody_asked_to_keep_is_not_given_up(cache: RadixCache) -> None:
+    rewrite_ends(cache, lost=2)
+    serve(cache, [1, 2, 3, 4], session="x", keep=keep(4))
+    serve(cache, [5, 6, 7, 8], session="y", expected_return_s=60.0)
+    cache.evict(4)
+    assert cache.evicted_by_reason[EvictionReason.REWRITTEN] == 0
+
+
+def test_an_end_that_somebody_uses_right_now_is_not_given_up(cache: RadixCache) -> None:
+    rewrite_ends(cache, lost=2)
+    handle = cache.insert([1, 2, 3, 4]).handle
+    cache.lock(handle)
+    serve(cache, [1, 2, 3, 4], session="x")
+    cache.unlock(handle)
+    cache.evict(2)
+    assert cache.evicted_by_reason[EvictionReason.REWRITTEN] == 0
+
+
+def test_an_end_that_is_used_after_all_is_as_good_as_others(cache: RadixCache) -> None:
+    rewrite_ends(cache, lost=2)
+    serve(cache, [1, 2, 3, 4], session="x")
+    serve(cache, [5, 6, 7, 8], session="y")
+    serve(cache, [1, 2, 3, 4, 9, 9, 9, 9], session="x")
+    cache.evict(4)
+    assert cached(cache, [1, 2, 3, 4, 9, 9, 9, 9], [5, 6, 7, 8]) == [6, 2]
+
+
+def test_ends_are_kept_again_where_they_would_have_been_used_though_they_were_evicted(cache: RadixCache) -> None:
+    rewrite_ends(cache, lost=2)
+    for first in range(40, 44):
+        serve(cache, [first, 2, 3, 4], session=str(first))
+        cache.evict(2)
+        assert serve(cache, [first, 2, 3, 4, 5], session=str(first)) == 2
+        cache.reset()
+    serve(cache, [1, 2, 3, 4], session="x")
+    serve(cache, [5, 6, 7, 8], session="y")
+    cache.evict(2)
+    assert cached(cache, [1, 2, 3, 4], [5, 6, 7, 8]) == [2, 4]
+
+
+def test_a_session_that_alternates_between_two_prompts_loses_the_end_of_neither(cache: RadixCache) -> None:
+    one, other = [1], [2]
+    for turn in range(3, 14):
+        for prompt in (one, other):
+            prompt += [turn] * 2
+            assert serve(cache, prompt, session="agent and sub-agent") == max(len(prompt) - 2, 0) - (turn == 3)
+    cache.evict(1)
+    assert cache.evicted_by_reason[EvictionReason.REWRITTEN] == 0
+
+
+def test_what_a_session_brings_after_a_rewrite_counts_as_idle_for_longer(cache: RadixCache, clock: Clock) -> None:
+    serve(cache, [1, 2, 3, 4], session="x")
+    serve(cache, [8, 9], session="y")
+    clock.now = 100.0
+    serve(cache, [1, 5, 6, 7], session="x")  # of 2, 3, 4 it used nothing
+    cache.evict(3)
+    clock.now = 110.0  # as if it had been idle for 40 s
+    cache.evict(1)
+    assert cached(cache, [1, 5, 6, 7], [8, 9]) == [4, 1]
+    clock.now = 140.0  # for 160 s
+    cache.evict(3)
+    assert cached(cache, [1, 5, 6, 7], [8, 9]) == [1, 1]
+    assert cache.evicted_by_reason[EvictionReason.LRU] == 4
+
+
+def test_what_was_evicted_or_is_shared_by_others_is_not_kept_in_memory_for_its_session(cache: RadixCache) -> None:
+    serve(cache, [1, 2, 3, 4], session="x")
+    match = cache.match_prefix([1, 2, 3, 4])
+    serve(cache, [1, 2, 3, 4], session="y")
+    (session,) = (known for (_, name), known in cache._sessions._known.items() if name == "x")
+    assert not session.tips
+    assert session.latest is None
+    cache.evict(4)
+    assert len(match.handle.key) == 0  # type: ignore[attr-defined]
+
+
 def test_who_is_wrong_about_ends_is_soon_not_believed(cache: RadixCache) -> None:
     # Every conversation comes back at once, although each of its requests says that it will not.
     for turn in range(8):

@@ -7,6 +7,7 @@ next one to go by looking at all of them. Tokens are evicted one at a time, so t
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mainstem.tree import RadixCache, order, sessions
+from mainstem.tree import RadixCache, order, sessions, tails
 from mainstem.tree.hints import CacheHints, Keep, Retention
 from mainstem.tree.interface import PrefixHandle
 from mainstem.tree.node import Node
@@ -38,7 +39,28 @@ class Known:
     last_used: float
     user: str | None = None
     given_up: int | None = None
+    doubtful: bool = False
     retention: Retention | None = None
+
+
+@dataclass
+class Left:
+    """What one request left, of which the first part may still be there."""
+
+    whole: Prefix
+    end: Prefix
+    found: int
+    tail: int = 0
+
+    def lost(self, found: list[Prefix], tokens: Prefix) -> int | None:
+        """How many tokens of it are not used by a request that found these prefixes; None if that cannot be known."""
+        used = len(common_prefix(self.end, found[-1] if found else ()))
+        if used < len(self.end) or self.end == self.whole:
+            return len(self.whole) - used
+        if len(self.end) + self.tail == len(self.whole):
+            goes_on = used == len(found) and tokens[used : used + 1] == self.whole[used : used + 1]
+            return 0 if goes_on else self.tail
+        return None
 
 
 @dataclass
@@ -46,7 +68,16 @@ class Client:
     """What is known of one session."""
 
     tips: list[Prefix] = field(default_factory=list)
+    prompt: Prefix = ()
     latest: Prefix | None = None
+    left: list[Left] = field(default_factory=list)
+    found: int = 0
+    loses: bool = False
+
+
+def common_prefix(one: Prefix, other: Prefix) -> Prefix:
+    length = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+    return one[: min(len(one), len(other)) if length is None else length]
 
 
 class LifetimeMachine(RuleBasedStateMachine):
@@ -56,6 +87,10 @@ class LifetimeMachine(RuleBasedStateMachine):
         # Nodes that many share, and sources that were wrong too often, have tests of their own.
         self.patch.setattr(order, "MANY_BRANCHES", 10**9)
         self.patch.setattr(sessions, "TRUSTED", math.inf)
+        self.patch.setattr(tails, "ENOUGH", 2.0)
+        self.patch.setattr(tails, "SURE", 0.5)
+        self.patch.setattr(tails, "MEMORY", math.inf)
+        self.patch.setattr(tails, "MAX_LEFT", 2)
         self.now = 0.0
         self.last_tick = -math.inf
         self.cache = RadixCache(CAPACITY, retention_budget=BUDGET, clock=lambda: self.now)
@@ -64,6 +99,7 @@ class LifetimeMachine(RuleBasedStateMachine):
         self.pins: Counter[Prefix] = Counter()
         self.locks: list[tuple[PrefixHandle, Prefix]] = []
         self.num_given_up = 0
+        self.losses: list[int] = []
 
     def teardown(self) -> None:
         if hasattr(self, "patch"):
@@ -100,6 +136,7 @@ class LifetimeMachine(RuleBasedStateMachine):
             known = self.known[prefix]
             known.retention = self.retained(prefix)
             known.given_up = None
+            known.doubtful = False
             known.last_used = now
 
     def give_up(self, name: str, tip: Prefix) -> None:
@@ -111,7 +148,7 @@ class LifetimeMachine(RuleBasedStateMachine):
                 return
             if known.given_up is None:
                 self.num_given_up += 1
-                known.given_up, known.retention = self.num_given_up, None
+                known.given_up, known.retention, known.doubtful = self.num_given_up, None, False
 
     def finish(self, name: str) -> None:
         for tip in self.clients[name].tips:
@@ -124,16 +161,69 @@ class LifetimeMachine(RuleBasedStateMachine):
             held = self.retained(prefix)
             self.known[prefix].retention = retention if held is None else retention.joined(held)
 
+    def come_back(self, client: Client, tokens: Prefix, found: list[Prefix]) -> None:
+        """Compare a request with what the session's latest ones left: with the one of which it uses most."""
+        client.found = len(found)
+        if not client.left:
+            return
+        deepest = found[-1] if found else ()
+        left = max(reversed(client.left), key=lambda left: len(common_prefix(left.end, deepest)))
+        client.left.remove(left)
+        lost = left.lost(found, tokens)
+        if lost is None:
+            return
+        brought = max(len(left.whole) - left.tail - left.found, 0)
+        client.loses = lost - left.tail > brought / 2
+        if not client.loses:
+            self.losses.append(lost)
+
+    def expected_loss(self) -> int:
+        """The greatest power of two that half of all returns lost."""
+        if len(self.losses) < 2:
+            return 0
+        sure = [size for size in (1, 2, 4, 8) if 2 * sum(lost >= size for lost in self.losses) >= len(self.losses)]
+        return max(sure, default=0)
+
+    def leave(self, name: str, client: Client, tokens: Prefix) -> None:
+        client.left = [left for left in client.left if left.end != tokens]
+        client.left = [*client.left, Left(tokens, tokens, client.found)][-2:]
+        if not client.loses:
+            return
+        for prefix in reversed(self.path(tokens)[client.found :]):
+            known = self.known[prefix]
+            if known.user != name or self.is_locked(prefix):
+                return
+            known.doubtful = known.doubtful or (known.given_up is None and self.retained(prefix) is None)
+
+    def give_up_tail(self, name: str, client: Client, tokens: Prefix) -> None:
+        if self.known[tokens].given_up is not None:
+            return
+        tail: list[Prefix] = []
+        for prefix in reversed(self.path(tokens)):
+            known = self.known[prefix]
+            is_free = known.user == name and not self.is_locked(prefix) and self.retained(prefix) is None
+            if len(tail) == self.expected_loss() or not is_free or self.children(prefix) != tail[-1:]:
+                break
+            tail.append(prefix)
+        if not tail:
+            return
+        client.left[-1].tail = len(tail)
+        self.num_given_up += 1
+        for prefix in tail:
+            self.known[prefix].given_up, self.known[prefix].doubtful = self.num_given_up, False
+
     def next_to_go(self) -> Prefix | None:
         """The leaf that is worth least."""
         unlocked = [prefix for prefix in self.known if not self.is_locked(prefix)]
 
-        def age(prefix: Prefix) -> tuple[float, int]:
-            return self.known[prefix].last_used, -len(prefix)
+        def age(prefix: Prefix) -> tuple[float, bool, int]:
+            known = self.known[prefix]
+            doubted = max(self.now, known.last_used) - order.DOUBT * max(self.now - known.last_used, 0.0)
+            return doubted if known.doubtful else known.last_used, not known.doubtful, -len(prefix)
 
         given_up = [prefix for prefix in unlocked if self.known[prefix].given_up is not None]
         if given_up:
-            return min(given_up, key=lambda prefix: self.known[prefix].given_up or 0)
+            return min(given_up, key=lambda prefix: (self.known[prefix].given_up or 0, -len(prefix)))
         kept = {prefix: retention for prefix in unlocked if (retention := self.retained(prefix)) is not None}
         usual = min((prefix for prefix in unlocked if prefix not in kept), key=age, default=None)
         cheapest = min(kept, key=lambda prefix: (kept[prefix].priority, age(prefix)), default=None)
@@ -155,6 +245,11 @@ class LifetimeMachine(RuleBasedStateMachine):
                     client.tips.append(above)
             if client.latest == prefix:
                 client.latest = above if is_own else None
+            for left in client.left.copy():
+                if left.end == prefix and is_own and all(other.end != above for other in client.left):
+                    left.end = above
+                elif left.end == prefix:
+                    client.left.remove(left)
 
     # What is done to both
 
@@ -180,6 +275,8 @@ class LifetimeMachine(RuleBasedStateMachine):
         self.cache.begin(tokens, (), match, hints)
         if name is not None:
             client = self.clients[name]
+            client.prompt = tokens
+            self.come_back(client, tokens, found)
             client.tips = [tip for tip in client.tips if tip not in found]
             if client.latest in client.tips and client.latest is not None:
                 self.give_up(name, client.latest)
@@ -200,24 +297,48 @@ class LifetimeMachine(RuleBasedStateMachine):
         self.cache.end(tokens, (), handle, hints)
         self.end(tokens, hints)
 
+    @rule(
+        name=st.sampled_from(NAMES), cut=st.sampled_from([0, 1, 1, 2, 3]), more=st.lists(st.integers(0, 1), max_size=4)
+    )
+    def go_on(self, name: str, cut: int, more: list[int]) -> None:
+        """A session comes back, as conversations do: with all but the end of its latest prompt, and more."""
+        latest = self.clients[name].prompt
+        tokens = (*latest[: max(len(latest) - cut, 0)], *more)[-12:]
+        if tokens:
+            self.serve(tokens=tokens, name=name, ends=False, keeps=(), returns=None)
+
     def end(self, tokens: Prefix, hints: CacheHints) -> None:
         path, name = self.cached_path(tokens), hints.session
         for prefix in reversed(path):
             known = self.known[prefix]
             if known.user in (name or SEVERAL, SEVERAL):
                 break
+            if known.user is not None:
+                self.share(self.clients[known.user], prefix)
             known.user = name if name is not None and known.user is None else SEVERAL
         if name is not None:
             client = self.clients[name]
-            client.latest = tokens or None
-            if tokens and self.known[tokens].user == name and tokens not in client.tips:
+            is_own = bool(tokens) and self.known[tokens].user == name
+            client.latest = tokens if is_own else None
+            if is_own and tokens not in client.tips:
                 client.tips.append(tokens)
+            if is_own:
+                self.leave(name, client, tokens)
             if hints.ends_session:
                 self.finish(name)
         for keep in hints.keep:
             self.retain(tokens[: keep.length], keep.retention)
         if hints.expected_return_s is not None and not hints.ends_session:
             self.retain(tokens, Retention.of(2.0 * hints.expected_return_s, priority=0))
+        if name is not None and is_own:
+            self.give_up_tail(name, self.clients[name], tokens)
+
+    @staticmethod
+    def share(client: Client, prefix: Prefix) -> None:
+        """A prefix that a session alone had used is used by somebody else too."""
+        client.tips = [tip for tip in client.tips if tip != prefix]
+        client.left = [left for left in client.left if left.end != prefix]
+        client.latest = None if client.latest == prefix else client.latest
 
     @rule(tokens=token_lists)
     def match_and_lock(self, tokens: Prefix) -> None:
@@ -295,3 +416,40 @@ TestLifetimeMachine = LifetimeMachine.TestCase
 TestLifetimeMachine.settings = settings(
     max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_conversations_that_go_on(seed: int) -> None:
+    """The same machine with longer traffic that is mostly such as agents make."""
+    draw = random.Random(seed)
+    machine = LifetimeMachine()
+    machine.start()
+    wants = draw.choice([[0], [0, 1], [1, 1, 2], [0, 1, 2, 3], [0, 0, 5]])  # what is lost of an end
+    try:
+        for _ in range(400):
+            what = draw.choices(
+                ["go on", "wait", "serve", "evict", "lock", "unlock", "expire"], [12, 6, 3, 2, 1, 2, 1]
+            )[0]
+            tokens = tuple(draw.choices([0, 1], k=draw.randint(1, 10)))
+            match what:
+                case "go on":
+                    machine.go_on(draw.choice(NAMES), draw.choice(wants), list(tokens[:4]))
+                case "wait":
+                    machine.wait(draw.choice([1.0, 5.0, 20.0, 100.0]) * (1.0 + draw.random()))  # never just a ttl
+                case "serve":
+                    keeps = (Keep(draw.randint(0, 10), Retention.of(30.0, 1)),) if draw.random() < 0.3 else ()
+                    name = draw.choice([None, *NAMES])
+                    machine.serve(tokens, name, draw.random() < 0.2, keeps, draw.choice([None, None, 10.0]))
+                case "evict":
+                    machine.evict(draw.randint(1, 6))
+                case "lock":
+                    machine.match_and_lock(tokens)
+                case "unlock" if machine.locks:
+                    handle, prefix = machine.locks.pop()
+                    machine.cache.unlock(handle)
+                    machine.unpin(prefix)
+                case "expire":
+                    machine.expire(draw.choice([10.0, 90.0, 900.0]))
+            machine.the_same_is_cached()
+    finally:
+        machine.teardown()

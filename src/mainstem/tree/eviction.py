@@ -24,6 +24,8 @@ class EvictionReason(StrEnum):
     """Room was needed, and its session had said that it would not return."""
     SUPERSEDED = "superseded"
     """Room was needed, and its session had gone on with another history."""
+    REWRITTEN = "rewritten"
+    """Room was needed, and it was the end of a prompt that its session was about to write anew, as the others had."""
     QUOTA = "quota"
     """Its tenant needed room and had used up its own."""
     RESET = "reset"

@@ -162,9 +162,17 @@ class FairOrder:
         """`EvictionOrder.give_up`."""
         node.space.account.order.give_up(node, reason)
 
+    def doubt(self, node: Node) -> None:
+        """`EvictionOrder.doubt`."""
+        node.space.account.order.doubt(node)
+
     def is_given_up(self, node: Node) -> bool:
         """`EvictionOrder.is_given_up`."""
         return node.space.account.order.is_given_up(node)
+
+    def retention_of(self, node: Node) -> Retention | None:
+        """`EvictionOrder.retention_of`."""
+        return node.space.account.order.retention_of(node)
 
     def move(self, node: Node, space: Space, now: float) -> None:
         """Give a node to another space, as one that is used now."""

@@ -116,6 +116,8 @@ def _check_order(order: EvictionOrder, unlocked: list[Node]) -> None:
                 continue
             if node.ring is child.ring or order.is_given_up(node):
                 first = position[id(child)] < position[id(node)]
+            elif order.is_doubtful(node):
+                first = order.is_given_up(child)
             else:
                 first = order.is_given_up(child) or child.last_used <= node.last_used
             assert first, "a node would be evicted before its child"

@@ -110,9 +110,10 @@ class Node(PrefixHandle):
             self.slots = self.slots.copy()
 
     def bury(self) -> None:
-        """Mark the node as evicted, and let go of all others so that an old handle keeps none of them in memory."""
+        """Mark the node as evicted, and let go of all it has, so that an old handle keeps nothing in memory."""
         self.home = None
         self.parent = None
+        self.key = self.slots = NO_TOKENS
         del self.older, self.newer
 
 

@@ -25,6 +25,8 @@ MANY_BRANCHES = 4
 """A node that so many continuations began at is shared by many."""
 SHARED_TTL_FACTOR = 4.0
 """How much longer than others a node that many share may be idle before it expires."""
+DOUBT = 4.0
+"""A doubtful node counts as idle for so many times as long when room is needed."""
 
 
 class Ring:
@@ -47,6 +49,11 @@ class Ring:
         """The first one; None when the ring is empty."""
         node = self._end.newer
         return None if node is self._end else node
+
+    @property
+    def latest_use(self) -> float:
+        """When its last node was used, if nodes are in it in the order of their use."""
+        return -math.inf if self._end.older is self._end else self._end.older.last_used
 
     def append(self, node: Node) -> None:
         """Put a node in as the most recently used one."""
@@ -78,7 +85,8 @@ class EvictionOrder:
     """All nodes that no lock protects, in the order in which they are evicted.
 
     1. Nodes that were given up, in the order in which that was done.
-    2. All others but retained ones, the least recently used first. When more is retained than the budget allows, the
+    2. All others but retained ones, the least recently used first, doubtful ones as if they had been idle for `DOUBT`
+       times as long. When more is retained than the budget allows, the
        least valuable retained node counts among these, and so on until the rest fits.
     3. Retained ones, by priority, then the least recently used first, until their time is over: then they are in 2.
 
@@ -98,6 +106,7 @@ class EvictionOrder:
         self._given_up = Ring()
         self._ordinary = Ring()
         self._shared = Ring()
+        self._doubtful = Ring()
         self._retained: dict[Retention, Ring] = {}
         # Nodes that were retained and are no more, until they are used again: a ring for each that they come from.
         self._lapsed: dict[Retention, Ring] = {}
@@ -131,7 +140,8 @@ class EvictionOrder:
         node.ring.remove(node)
 
     def use(self, node: Node, now: float) -> None:
-        """Note that a node, locked or not, is used now. What was given up is so no more; what is retained stays so."""
+        """Note that a node, locked or not, is used now. What was given up or doubtful is so no more; what is
+        retained stays so."""
         if node.locks == 0:
             node.ring.remove(node)
         if node.ring is not self._ordinary and not self._is_retained(node, now):
@@ -185,6 +195,18 @@ class EvictionOrder:
         node.fate = reason
         self._move(node, self._given_up)
 
+    def doubt(self, node: Node) -> None:
+        """Make a node a doubtful one, unless it is retained, others may use it too, or it was not used just now.
+
+        All its children were made so before, or are given up.
+        """
+        if node.ring is self._ordinary and node.last_used >= self._doubtful.latest_use:
+            self._move(node, self._doubtful)
+
+    def is_doubtful(self, node: Node) -> bool:
+        """Whether a node was made doubtful and not used since."""
+        return node.ring is self._doubtful
+
     def is_given_up(self, node: Node) -> bool:
         """Whether a node was given up and not used since."""
         return node.ring is self._given_up
@@ -197,14 +219,14 @@ class EvictionOrder:
         if node is not None:
             return node
         if not self._retained:
-            return _least_recent((self._ordinary, self._shared))
+            return self._less_recent(_least_recent((self._ordinary, self._shared)))
         self._lapse()
-        node = _least_recent(self._unretained())
+        node = self._less_recent(_least_recent((self._ordinary, self._shared, *self._lapsed.values())))
         cheapest = self._least_valuable()
         if node is None or cheapest is None:
             return node or cheapest
         too_much = self.retained_tokens > self.retention_budget
-        return cheapest if too_much and cheapest.last_used < node.last_used else node
+        return cheapest if too_much and cheapest.last_used < self._counts_as_used(node) else node
 
     def expired(self, ttl_s: float) -> Node | None:
         """A leaf that was not used for so long and is not retained, if there is one.
@@ -213,7 +235,11 @@ class EvictionOrder:
         """
         self._lapse()
         since = self._clock() - ttl_s
-        due = [ring for ring in (self._given_up, self._ordinary, *self._lapsed.values()) if _begins_before(ring, since)]
+        due = [
+            ring
+            for ring in (self._given_up, self._doubtful, self._ordinary, *self._lapsed.values())
+            if _begins_before(ring, since)
+        ]
         if _begins_before(self._shared, since - (SHARED_TTL_FACTOR - 1.0) * ttl_s):
             due.append(self._shared)
         node = _least_recent(due)
@@ -256,7 +282,21 @@ class EvictionOrder:
         return retention is not None and (node.locks > 0 or node.last_used + retention.ttl_s > now)
 
     def _unretained(self) -> tuple[Ring, ...]:
-        return (self._ordinary, self._shared, *self._lapsed.values())
+        return (self._ordinary, self._shared, self._doubtful, *self._lapsed.values())
+
+    def _less_recent(self, node: Node | None) -> Node | None:
+        """The first doubtful node, if it counts as less recently used than this one; else this one."""
+        doubtful = self._doubtful.oldest()
+        if doubtful is None or node is None:
+            return doubtful or node
+        return doubtful if self._counts_as_used(doubtful) <= node.last_used else node
+
+    def _counts_as_used(self, node: Node) -> float:
+        """When an unretained node counts as used last."""
+        if node.ring is not self._doubtful:
+            return node.last_used
+        now = max(self._clock(), node.last_used)
+        return now - DOUBT * (now - node.last_used)
 
     @staticmethod
     def _move(node: Node, ring: Ring) -> None:

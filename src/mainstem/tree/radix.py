@@ -211,7 +211,7 @@ class RadixCache(PrefixCache):
         while wanted > 0 and (node := next_leaf()) is not None:
             kept = max(len(node.key) - wanted, 0)
             reason = why or node.fate
-            if chances and reason is EvictionReason.LRU:
+            if chances and reason in (EvictionReason.LRU, EvictionReason.REWRITTEN):
                 kept = max(kept, self._wanted_of(node))
                 if kept == len(node.key):
                     chances -= 1
@@ -249,18 +249,38 @@ class RadixCache(PrefixCache):
         goes_on = len(tokens) - match.length >= self.page_size
         key, node = namespace_key(namespace), self._node_of(match.handle)
         next_key = self._key_below(node, key, self._child_key(tokens, match.length)) if goes_on else None
-        self._sessions.begin(key, hints, node, next_key)
+        self._sessions.begin(key, hints, node, match.length, next_key)
 
     def end(self, tokens: Tokens, namespace: Namespace, handle: PrefixHandle | None, hints: CacheHints) -> None:
         key = namespace_key(namespace)
         # Its tenant's quota may have cost it the end of what it left as soon as that was unlocked.
         is_left = isinstance(handle, Node) and handle.home is not None and handle is not self._nothing
-        self._sessions.end(key, hints, self._node_of(handle) if handle is not None and is_left else None)
+        node = self._node_of(handle) if handle is not None and is_left else None
+        tail = self._sessions.end(key, hints, node)
         tokens = as_tokens(tokens)
         for keep in hints.keep:
             self._retain(key, tokens[: keep.length], keep.retention)
         if hints.expected_return_s is not None and not hints.ends_session:
             self._retain(key, tokens, Retention.of(RETURN_MARGIN * hints.expected_return_s, priority=0))
+        if node is not None and tail:
+            self._give_up_tail(node, tail - tail % self.page_size)
+
+    def _give_up_tail(self, tip: Node, length: int) -> None:
+        """Give up the end of a branch, as far as nobody else has used it, locked it or asked to keep it."""
+        if tip.user is SEVERAL or self._order.is_given_up(tip):
+            return
+        tail: list[Node] = []
+        node: Node | None = tip
+        while length > 0 and node is not None and node.user is tip.user and len(node.children) == min(len(tail), 1):
+            if node.locks or self._order.retention_of(node) is not None:
+                break
+            if length < len(node.key):
+                self._split(node, len(node.key) - length)
+            tail.append(node)
+            length -= len(node.key)
+            node = node.parent
+        if tail:
+            self._sessions.give_up_tail(tail, self._key_of(tail[-1]))
 
     def end_session(self, session: str, namespace: Namespace = ()) -> bool:
         return self._sessions.finish(namespace_key(namespace), session)
@@ -484,8 +504,9 @@ class RadixCache(PrefixCache):
         shorter.compact()
         self._order.replace(leaf, shorter)
         self._sessions.replaced(leaf, shorter)
+        cut = leaf.slots[kept:]
         leaf.bury()
-        return leaf.slots[kept:]
+        return cut
 
     def _node_of(self, handle: PrefixHandle) -> Node:
         if isinstance(handle, Node):

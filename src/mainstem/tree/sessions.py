@@ -11,12 +11,14 @@ It knows nodes and sessions; nothing of locks, slots or time.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from mainstem.tree.eviction import EvictionReason
 from mainstem.tree.fair import FairOrder
 from mainstem.tree.hints import CacheHints
 from mainstem.tree.keys import NamespaceKey
 from mainstem.tree.node import ChildKey, Node
+from mainstem.tree.tails import LostTails, Returns, depth_of
 
 MAX_SESSIONS = 20_000
 """Sessions that are remembered, whether they are over or not; the least recently used are forgotten."""
@@ -60,12 +62,14 @@ class SourceRecord:
     Attributes:
         open: requests that did not end their session.
         over: requests that did, and branches that a session left.
+        tails: what is lost of the ends of prompts when sessions come back.
     """
 
     def __init__(self) -> None:
         # A new source is believed until it has been wrong a few times.
         self.open = Track(4.0, 2.0)
         self.over = {EvictionReason.ENDED: Track(4.0, 0.5), EvictionReason.SUPERSEDED: Track(4.0, 0.5)}
+        self.tails = LostTails()
 
     def is_believed(self, reason: EvictionReason) -> bool:
         """Whether what was said to be over for this reason comes back clearly less often than what was not."""
@@ -78,7 +82,10 @@ class Session:
     Attributes:
         record: of its source.
         tips: its own nodes at which its requests ended and none has gone on.
-        latest: the node at which its latest request ended, or what is left above it.
+        latest: its own node at which its latest request ended, or what is left above it.
+        found: how many tokens the latest one had found.
+        returns: what its latest ones left.
+        loses: the latest return that could be seen did not use half of what the request before had brought.
         left: the tip of the branch that it left last and has not come back to; once that is evicted, the node it hung
             on and under which key.
         is_over: it was said to be over, and has not come back since.
@@ -86,16 +93,28 @@ class Session:
         running: how many of its requests run.
     """
 
-    __slots__ = ("is_open", "is_over", "latest", "left", "record", "running", "tips")
+    __slots__ = ("found", "is_open", "is_over", "latest", "left", "loses", "record", "returns", "running", "tips")
 
     def __init__(self, record: SourceRecord) -> None:
         self.record = record
         self.tips: dict[Node, None] = {}
         self.latest: Node | None = None
+        self.found = 0
+        self.returns = Returns()
+        self.loses = False
         self.left: Node | tuple[Node, ChildKey] | None = None
         self.is_over = False
         self.is_open = False
         self.running = 0
+
+    def shares(self, node: Node) -> None:
+        """A node of its own is used by somebody else too."""
+        self.tips.pop(node, None)
+        self.returns.evicted(node, None)
+        if self.latest is node:
+            self.latest = None
+        if self.left is node:
+            self.left = None
 
 
 SEVERAL = Session(SourceRecord())
@@ -117,10 +136,13 @@ class Sessions:
 
     # -- what requests say ----------------------------------------------------------------------------------------
 
-    def begin(self, namespace: NamespaceKey, hints: CacheHints, node: Node, next_key: ChildKey | None) -> None:
+    def begin(
+        self, namespace: NamespaceKey, hints: CacheHints, node: Node, length: int, next_key: ChildKey | None
+    ) -> None:
         """A request has begun: what it found was used just now, down to `node`.
 
         Args:
+            length: tokens that it found.
             next_key: of the child that would go on as the request does; None if the request ends there.
         """
         if hints.session is None:
@@ -136,6 +158,8 @@ class Sessions:
         if _came_back(session.left, node, next_key):
             session.left = None
             record.over[EvictionReason.SUPERSEDED].come_back()
+        self._learn_loss(session, node, next_key)
+        session.found = length
         for tip in [tip for tip in session.tips if tip.last_used == node.last_used]:
             del session.tips[tip]  # the request goes on from there
         if session.running == 0 and session.latest is not None and session.latest in session.tips:
@@ -145,17 +169,23 @@ class Sessions:
                 self._give_up(session, session.latest, EvictionReason.SUPERSEDED)
         session.running += 1
 
-    def end(self, namespace: NamespaceKey, hints: CacheHints, node: Node | None) -> None:
-        """A request has ended: what it leaves in the tree ends with `node`; None if it leaves nothing."""
+    def end(self, namespace: NamespaceKey, hints: CacheHints, node: Node | None) -> int:
+        """A request has ended: what it leaves in the tree ends with `node`, used just now; None if it leaves nothing.
+
+        Returns:
+            How many tokens at the end of that will not be used even if the session comes back.
+        """
         if hints.session is None:
             _mark(node, SEVERAL)
-            return
+            return 0
         session = self._session(namespace, hints)
         session.running = max(session.running - 1, 0)
         _mark(node, session)
-        session.latest = node
+        session.latest = None
         if node is not None and node.user is session:
+            session.latest = node
             session.tips[node] = None
+            session.returns.leave(node, session.found)
             if len(session.tips) > MAX_TIPS:
                 del session.tips[next(iter(session.tips))]
         if hints.ends_session:
@@ -163,6 +193,21 @@ class Sessions:
         else:
             session.is_open = True
             session.record.open.say()
+        if session.loses:
+            self._doubt(session, node)
+        return session.record.tails.expected
+
+    def give_up_tail(self, nodes: Sequence[Node], key: ChildKey) -> None:
+        """Give up the end of what a request has left last, its session's own, from the tip upwards.
+
+        Args:
+            nodes: of the end, the tip first.
+            key: under which the last of them hangs.
+        """
+        assert nodes[0].user is not None
+        nodes[0].user.returns.gave_up(nodes, key)
+        for node in nodes:
+            self._order.give_up(node, EvictionReason.REWRITTEN)
 
     def finish(self, namespace: NamespaceKey, name: str) -> bool:
         """A session is over, says its client after its last request; whether the session was known."""
@@ -186,6 +231,7 @@ class Sessions:
                 session.tips[parent] = None
         if session.latest is node:
             session.latest = parent if is_own else None
+        session.returns.evicted(node, parent if is_own else None)
         if session.left is node or (isinstance(session.left, tuple) and session.left[0] is node):
             key = next(key for key, child in parent.children.items() if child is node)
             session.left = (parent, key)
@@ -202,6 +248,7 @@ class Sessions:
             session.latest = shorter
         if session.left is node:
             session.left = shorter
+        session.returns.replaced(node, shorter)
 
     def _revived(self, node: Node) -> None:
         """A node that was given up is used again; at the end of a branch that means that the branch goes on."""
@@ -214,6 +261,24 @@ class Sessions:
         if session.is_over and node in session.tips:
             session.is_over = False
             session.record.over[EvictionReason.ENDED].come_back()
+
+    @staticmethod
+    def _learn_loss(session: Session, node: Node, next_key: ChildKey | None) -> None:
+        """A session has come back and found what ends with `node`: see what it lost."""
+        if session.running or (found := session.returns.take(node, next_key)) is None:
+            return
+        left, lost = found
+        session.loses = not left.was_of_use(lost)
+        if not session.loses:
+            session.record.tails.note(lost)
+
+    def _doubt(self, session: Session, node: Node | None) -> None:
+        """Doubt that what a request has brought will be used: the session's own nodes, from the tip upwards."""
+        length = depth_of(node) if node is not None else 0
+        while node is not None and node.user is session and node.locks == 0 and length > session.found:
+            length -= len(node.key)
+            self._order.doubt(node)
+            node = node.parent
 
     def _finish(self, session: Session) -> None:
         if not session.is_over:
@@ -262,6 +327,8 @@ class Sessions:
 def _mark(node: Node | None, user: Session) -> None:
     """Note who has used a path. Where that is known already, it is known of all nodes above too."""
     while node is not None and node.parent is not None and node.user is not user and node.user is not SEVERAL:
+        if node.user is not None:
+            node.user.shares(node)
         node.user = user if node.user is None else SEVERAL
         node = node.parent
 

@@ -33,11 +33,13 @@ class BlockRequest(NamedTuple):
     """One request.
 
     Attributes:
+        time_s: when it was sent.
         tokens: length of its prompt, in tokens.
         blocks: int32[n], the blocks of its prompt. A block's number stands for the whole prefix that ends with it, so
             equal numbers are equal prefixes.
     """
 
+    time_s: float
     tokens: int
     blocks: TokenArray
 
@@ -89,5 +91,5 @@ def number_blocks(requests: Iterable[RecordedRequest], block_size: int) -> Block
         for block_id in recorded.block_ids:
             above = numbers.setdefault((above, block_id), len(numbers))
             blocks.append(above)
-        numbered.append(BlockRequest(recorded.tokens, np.array(blocks, np.int32)))
+        numbered.append(BlockRequest(recorded.time_s, recorded.tokens, np.array(blocks, np.int32)))
     return BlockTrace(block_size, tuple(numbered), len(numbers))

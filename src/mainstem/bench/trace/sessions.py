@@ -89,8 +89,10 @@ def hits_with_end_bit(
         seed: of the errors in what they say.
     """
     errors = random.Random(seed)
-    cache = RadixCache(capacity)
+    now = 0.0
+    cache = RadixCache(capacity, clock=lambda: now)
     for request, turn in zip(trace.requests, turns, strict=True):
+        now = request.time_s
         ends = end_bit.says(turn.is_last, errors.random())
         hints = CacheHints(session=str(turn.session), ends_session=ends)
         match = cache.match_prefix(request.blocks)
