@@ -181,6 +181,24 @@ def test_two_requests_of_a_session_at_once_are_two_branches_that_live(cache: Rad
     assert cache.evicted_by_reason[EvictionReason.SUPERSEDED] == 0
 
 
+def test_where_a_session_ended_is_not_remembered_once_another_has_used_it_and_it_is_gone(cache: RadixCache) -> None:
+    serve(cache, [1, 2, 3], session="a")
+    serve(cache, [1, 2, 3], session="b")
+    cache.evict(3)
+    cache.check_integrity()
+
+
+def test_where_a_session_ended_is_not_its_own_once_it_is_public() -> None:
+    cache = RadixCache(100, by_tenant=True, share_after=3)
+    hints = CacheHints(session="s")
+    for tenant in ("a", "b", "c"):
+        space = ("tenant", tenant, "model", "m")
+        cache.begin([1, 2, 3], space, cache.match_prefix([1, 2, 3], space), hints)
+        cache.end([1, 2, 3], space, cache.insert([1, 2, 3], space).handle, hints)
+    serve(cache, [1, 2, 3])
+    assert cache.peek([1, 2, 3], ("public", "model", "m")).length == 3
+
+
 def test_who_is_wrong_about_ends_is_soon_not_believed(cache: RadixCache) -> None:
     # Every conversation comes back at once, although each of its requests says that it will not.
     for turn in range(8):

@@ -203,6 +203,17 @@ class Sessions:
         if session.left is node:
             session.left = shorter
 
+    def check_integrity(self) -> None:
+        """Verify that of each session only nodes are remembered as its tips that are in the tree and its own.
+
+        Raises:
+            AssertionError: when there are others.
+        """
+        for session in self._known.values():
+            for tip in session.tips:
+                assert tip.home is not None, "a tip that was evicted is remembered"
+                assert tip.user is session, "a tip is not its session's own"
+
     def _revived(self, node: Node) -> None:
         """A node that was given up is used again; at the end of a branch that means that the branch goes on."""
         session = node.user
@@ -262,8 +273,18 @@ class Sessions:
 def _mark(node: Node | None, user: Session) -> None:
     """Note who has used a path. Where that is known already, it is known of all nodes above too."""
     while node is not None and node.parent is not None and node.user is not user and node.user is not SEVERAL:
-        node.user = user if node.user is None else SEVERAL
+        if node.user is None:
+            node.user = user
+        else:
+            share(node)
         node = node.parent
+
+
+def share(node: Node) -> None:
+    """Note that a node is no session's own any more."""
+    if node.user is not None:
+        node.user.tips.pop(node, None)
+    node.user = SEVERAL
 
 
 def _came_back(left: Node | tuple[Node, ChildKey] | None, node: Node, next_key: ChildKey | None) -> bool:
