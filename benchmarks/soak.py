@@ -140,7 +140,8 @@ def _fill_memory_of(tokenizer: Tokenizer) -> None:
     """Have a tokenizer see more words than the 10,000 that its library remembers: 4 MiB, which would take many minutes
     to fill from what a random model says.
     """
-    tokenizer.encode(" ".join(map("".join, product(ascii_lowercase, repeat=3))))
+    for first, second in product(ascii_lowercase, repeat=2):  # not all at once, which would leave room in the heap
+        tokenizer.encode(" ".join(first + second + third for third in ascii_lowercase))
 
 
 @contextmanager
