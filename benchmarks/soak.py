@@ -5,10 +5,10 @@
 The server runs here, over a tiny model with random weights (`--model smollm2` for the embedded one) and a pool of a few
 thousand slots, so that requests wait for room, are preempted and evict one another all the time. The clients are
 `benchmarks.soak_clients`, in a process of their own, so that the memory measured here is the server's. What the server
-remembers of conversations is bounded tightly, so that it is full early. Every few seconds the whole tree is verified
-between two steps. The command fails when a request was not answered in full or refused for an expected reason, when an
-invariant is broken, when slots are held at the end, or, in a run of ten minutes or more, when memory goes on growing
-after the first third of it.
+remembers of conversations is bounded tightly, so that it is full early, and what the tokenizer's library remembers is
+filled first. Every few seconds the whole tree is verified between two steps. The command fails when a request was not
+answered in full or refused for an expected reason, when an invariant is broken, when slots are held at the end, or, in
+a run of ten minutes or more, when memory goes on growing after the first third of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +36,7 @@ from benchmarks.soak_clients import OPERATOR, TENANTS
 from mainstem.config import EngineConfig, ServerConfig
 from mainstem.engine import AsyncEngine
 from mainstem.server import BackgroundServer
+from mainstem.tokens import Tokenizer
 from tests.support.tiny_models import make_tiny_model
 
 WARM_UP = 1 / 3
@@ -114,6 +117,7 @@ def soak(
     )
     served = ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL, api_key_file=str(keys), stored_responses=20)
     engine = AsyncEngine.load(config)
+    _fill_memory_of(engine.tokenizer)
     with _log() as logged, BackgroundServer(engine, served) as server:
         command = [sys.executable, "-m", "benchmarks.soak_clients", server.url, "--model", MODEL]
         command += ["--seconds", str(seconds), "--seed", str(seed), "--clients", str(clients)]
@@ -130,6 +134,14 @@ def soak(
     }
     counts |= {"capacity": stats.cache.capacity, "evicted": stats.cache.evicted}
     return Soaked(json.loads(said or "{}"), samples, len(samples), counts, broken)
+
+
+def _fill_memory_of(tokenizer: Tokenizer) -> None:
+    """Have a tokenizer see more words than the 10,000 that its library remembers: 4 MiB, which would take many minutes
+    to fill from what a random model says.
+    """
+    for first, second in product(ascii_lowercase, repeat=2):  # not all at once, which would leave room in the heap
+        tokenizer.encode(" ".join(first + second + third for third in ascii_lowercase))
 
 
 @contextmanager

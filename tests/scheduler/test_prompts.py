@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mainstem.scheduler.prompts import NOBODY, WaitingPrompts
+from mainstem.scheduler.prompts import NOBODY, PromptNode, WaitingPrompts
 from mainstem.tree import TokenArray, common_length
 
 token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=9)
@@ -124,3 +126,16 @@ class PromptsMachine(RuleBasedStateMachine):
 
 TestPrompts = PromptsMachine.TestCase
 TestPrompts.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+def test_a_place_that_is_in_the_tree_no_more_keeps_no_prompt_in_memory() -> None:
+    prompts = WaitingPrompts()
+    tokens = np.arange(1000, dtype=np.int32)
+    for order, length in enumerate((500, 1000)):
+        prompts.add(order, (), tokens[:length], 0)
+    places = [prompts.find((), tokens[:length]) for length in (500, 1000)]
+    for order in (0, 1):  # the first becomes one with the second, which then leaves
+        prompts.remove(order)
+    kept = [thing for place in places for thing in gc.get_referents(place)]
+    assert sum(thing.nbytes for thing in kept if isinstance(thing, np.ndarray)) == 0
+    assert not any(isinstance(thing, PromptNode) for thing in kept)

@@ -6,8 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainstem.params import SamplingParams
+from mainstem.scheduler import Request
 from mainstem.scheduler.prompts import WaitingPrompts
-from mainstem.scheduler.wanted import WantedEdges, tokens_to
+from mainstem.scheduler.waiting import LongestPrefix
+from mainstem.scheduler.wanted import FEW_PLACES, WantedEdges, tokens_to
 from mainstem.tree import RadixCache, TokenArray, namespace_key
 from mainstem.tree.node import Node
 
@@ -60,3 +63,48 @@ def test_places_below_public_tokens_are_those_of_each_namespace() -> None:
         if node.parent is not None and not node.children:
             found[node.space.namespace[1]] = wanted.of(node)
     assert found == {(str, "a"): 1, (str, "b"): 0}
+
+
+def test_what_has_left_is_forgotten_while_others_wait() -> None:
+    cache, prompts = RadixCache(100), WaitingPrompts()
+    wanted = WantedEdges(prompts)
+    prompts.add(0, SPACE, np.array([1, 2], np.int32), 0)
+    most = 0
+    for order in range(1, 20 * FEW_PLACES):
+        tokens = np.array([2, order, 3], np.int32)
+        prompts.add(order, SPACE, tokens, 0)
+        for end in (2, 3):
+            cache.insert(tokens[:end], ("a",))
+        assert wanted.of(leaves(cache)[0]) == 1
+        cache.evict(3)
+        prompts.remove(order)
+        most = max(most, len(wanted))
+    assert most <= FEW_PLACES
+
+
+def test_nothing_is_remembered_when_nobody_waits() -> None:
+    cache = RadixCache(100)
+    queue = LongestPrefix(cache)
+    request = Request("a", np.arange(4, dtype=np.int32), SamplingParams(), max_tokens=1, namespace=("a",))
+    request.order, request.view = 0, cache.view(("a",))
+    queue.add(request)
+    for end in (2, 4):
+        cache.insert(range(end), ("a",))
+    assert queue.wanted(leaves(cache)[0]) == 2
+    assert len(queue._wanted) == 1
+    queue.remove(request)
+    assert len(queue._wanted) == 0
+
+
+def test_places_that_hold_are_kept_however_many_there_are() -> None:
+    cache, prompts = RadixCache(8 * FEW_PLACES), WaitingPrompts()
+    wanted = WantedEdges(prompts)
+    for order in range(2 * FEW_PLACES):
+        tokens = np.array([order, 1, 2], np.int32)
+        prompts.add(order, SPACE, tokens, 0)
+        for end in (1, 3):
+            cache.insert(tokens[:end], ("a",))
+    found = leaves(cache)
+    for _ in range(2):
+        assert [wanted.of(leaf) for leaf in found] == [2] * len(found)
+    assert len(wanted) == len(found)

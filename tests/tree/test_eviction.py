@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,8 @@ from mainstem.errors import OutOfSlots
 from mainstem.pages import runs_of
 from mainstem.tree import EvictionReason, RadixCache
 from mainstem.tree.node import Node
+from mainstem.tree.order import Ring
+from mainstem.tree.tenancy import Space
 
 
 @pytest.fixture
@@ -169,6 +173,15 @@ def test_the_beginning_of_a_split_edge_does_not_keep_the_whole_in_memory(cache: 
     (leaf,) = cache._order.accounts[()].order.usual()
     assert leaf.key.base is None
     cache.check_integrity()
+
+
+@pytest.mark.parametrize("evicted", [80, 90])
+def test_a_handle_of_what_was_evicted_keeps_nothing_in_memory(cache: RadixCache, evicted: int) -> None:
+    handle = cache.insert(range(90)).handle
+    cache.evict(evicted)
+    kept = gc.get_referents(handle)
+    assert not any(isinstance(thing, Node | Ring | Space) for thing in kept)
+    assert sum(thing.nbytes for thing in kept if isinstance(thing, np.ndarray)) == 0
 
 
 def test_whoever_listens_is_told_what_leaves_and_why(cache: RadixCache) -> None:

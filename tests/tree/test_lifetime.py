@@ -279,15 +279,22 @@ def test_what_a_session_brings_after_a_rewrite_counts_as_idle_for_longer(cache: 
     assert cache.evicted_by_reason[EvictionReason.LRU] == 4
 
 
-def test_what_was_evicted_or_is_shared_by_others_is_not_kept_in_memory_for_its_session(cache: RadixCache) -> None:
-    serve(cache, [1, 2, 3, 4], session="x")
-    match = cache.match_prefix([1, 2, 3, 4])
-    serve(cache, [1, 2, 3, 4], session="y")
-    (session,) = (known for (_, name), known in cache._sessions._known.items() if name == "x")
-    assert not session.tips
-    assert session.latest is None
-    cache.evict(4)
-    assert len(match.handle.key) == 0  # type: ignore[attr-defined]
+def test_where_a_session_ended_is_not_remembered_once_another_has_used_it_and_it_is_gone(cache: RadixCache) -> None:
+    serve(cache, [1, 2, 3], session="a")
+    serve(cache, [1, 2, 3], session="b")
+    cache.evict(3)
+    cache.check_integrity()
+
+
+def test_where_a_session_ended_is_not_its_own_once_it_is_public() -> None:
+    cache = RadixCache(100, by_tenant=True, share_after=3)
+    hints = CacheHints(session="s")
+    for tenant in ("a", "b", "c"):
+        space = ("tenant", tenant, "model", "m")
+        cache.begin([1, 2, 3], space, cache.match_prefix([1, 2, 3], space), hints)
+        cache.end([1, 2, 3], space, cache.insert([1, 2, 3], space).handle, hints)
+    serve(cache, [1, 2, 3])
+    assert cache.peek([1, 2, 3], ("public", "model", "m")).length == 3
 
 
 def test_who_is_wrong_about_ends_is_soon_not_believed(cache: RadixCache) -> None:

@@ -92,6 +92,12 @@ class PromptNode:
         """Whether it is in the tree, and the first `length` of its tokens end on its edge or with it."""
         return self.parent is not None and self.start < length <= self.depth
 
+    def leave(self) -> None:
+        """It is in the tree no more: let go of all prompts, so that whoever remembers it keeps none in memory."""
+        self.parent = None
+        self.tokens = _NO_TOKENS
+        self.children, self._by_first, self._by_rank = {}, [], []
+
     def file(self, child: PromptNode) -> None:
         """Take note of what a child is worth now."""
         if child.first == NOBODY:
@@ -344,7 +350,7 @@ class WaitingPrompts:
         parent = node.parent
         while node.num_ending == 0 and not node.children and parent is not None:
             del parent.children[node.key]
-            node.parent = None
+            node.leave()
             node, parent = parent, parent.parent
         if node.num_ending or len(node.children) != 1 or node.depth <= 0:
             return node
@@ -357,7 +363,7 @@ class WaitingPrompts:
             child.hidden = True
             self._hidden.append(child)
         parent.children[child.key] = child
-        node.parent = None
+        node.leave()
         self._survey(child)
         parent.file(child)
         return parent

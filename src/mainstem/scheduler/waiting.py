@@ -66,6 +66,8 @@ class WaitingQueue:
         del self._requests[request.order]
         self._prompts.remove(request.order)
         self._fairness.remove(request.order)
+        if not self._requests:
+            self._wanted.forget()
 
     # -- who is next ----------------------------------------------------------------------------------------------
 

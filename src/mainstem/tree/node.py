@@ -110,11 +110,12 @@ class Node(PrefixHandle):
             self.slots = self.slots.copy()
 
     def bury(self) -> None:
-        """Mark the node as evicted, and let go of all it has, so that an old handle keeps nothing in memory."""
+        """Mark the node as evicted, and let go of all it refers to, so that an old handle keeps nothing in memory."""
         self.home = None
         self.parent = None
+        self.user = None
         self.key = self.slots = NO_TOKENS
-        del self.older, self.newer
+        del self.older, self.newer, self.ring, self.space
 
 
 class Root(Node):

@@ -23,7 +23,7 @@ from mainstem.tree.keys import Namespace, NamespaceKey, TokenArray, Tokens, as_t
 from mainstem.tree.node import NO_TOKENS, ChildKey, EdgeKey, Node, Root
 from mainstem.tree.order import RETENTION_BUDGET, EvictionOrder
 from mainstem.tree.public import PublicPrefixes, Walk, follow, produced_by_others, walk_shared
-from mainstem.tree.sessions import SEVERAL, Sessions
+from mainstem.tree.sessions import SEVERAL, Sessions, share
 from mainstem.tree.tenancy import Account, Space, is_public, public_part
 
 RETURN_MARGIN = 2.0
@@ -307,6 +307,7 @@ class RadixCache(PrefixCache):
 
     def check_integrity(self) -> None:
         self.allocator.check_integrity()
+        self._sessions.check_integrity()
         found = check_tree(self._roots, self._order, self.page_size, self._key_of)
         assert found.num_nodes == self._num_nodes, "nodes are miscounted"
         assert found.evictable == self._evictable, "evictable tokens are miscounted"
@@ -439,7 +440,7 @@ class RadixCache(PrefixCache):
         for node in reversed(moved):
             children, node.children = node.children, {}
             self._order.move(node, space, now)
-            node.user = SEVERAL
+            share(node)
             for child in children.values():
                 node.children[self._key_of(child)] = child
         above.children[self._key_of(top)] = top

@@ -11,7 +11,7 @@ It knows nodes and sessions; nothing of locks, slots or time.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mainstem.tree.eviction import EvictionReason
 from mainstem.tree.fair import FairOrder
@@ -107,8 +107,15 @@ class Session:
         self.is_open = False
         self.running = 0
 
-    def shares(self, node: Node) -> None:
-        """A node of its own is used by somebody else too."""
+    def remembered(self) -> Iterator[Node]:
+        """All nodes of its own that it knows."""
+        yield from self.tips
+        yield from self.returns
+        if self.latest is not None:
+            yield self.latest
+
+    def forget(self, node: Node) -> None:
+        """A node is not its own any more."""
         self.tips.pop(node, None)
         self.returns.evicted(node, None)
         if self.latest is node:
@@ -250,6 +257,17 @@ class Sessions:
             session.left = shorter
         session.returns.replaced(node, shorter)
 
+    def check_integrity(self) -> None:
+        """Verify that of each session only nodes are remembered as ends that are in the tree and its own.
+
+        Raises:
+            AssertionError: when there are others.
+        """
+        for session in self._known.values():
+            for node in session.remembered():
+                assert node.home is not None, "the end of a request is remembered that was evicted"
+                assert node.user is session, "the end of a request is not its session's own"
+
     def _revived(self, node: Node) -> None:
         """A node that was given up is used again; at the end of a branch that means that the branch goes on."""
         session = node.user
@@ -327,10 +345,18 @@ class Sessions:
 def _mark(node: Node | None, user: Session) -> None:
     """Note who has used a path. Where that is known already, it is known of all nodes above too."""
     while node is not None and node.parent is not None and node.user is not user and node.user is not SEVERAL:
-        if node.user is not None:
-            node.user.shares(node)
-        node.user = user if node.user is None else SEVERAL
+        if node.user is None:
+            node.user = user
+        else:
+            share(node)
         node = node.parent
+
+
+def share(node: Node) -> None:
+    """Note that a node is no session's own any more."""
+    if node.user is not None:
+        node.user.forget(node)
+    node.user = SEVERAL
 
 
 def _came_back(left: Node | tuple[Node, ChildKey] | None, node: Node, next_key: ChildKey | None) -> bool:

@@ -9,7 +9,7 @@ Some conversations lose more: each prompt has a history of its own, and what the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mainstem.tree.node import ChildKey, Node
 
@@ -103,6 +103,9 @@ class Returns:
 
     def __init__(self) -> None:
         self._left: dict[Node, Left] = {}
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._left)
 
     def leave(self, node: Node, found: int) -> None:
         """A request that had found so many tokens has ended, and what it leaves ends with `node`."""
