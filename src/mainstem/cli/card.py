@@ -24,7 +24,7 @@ def card(told: Mapping[str, Any]) -> Iterator[str]:
     uncached = told["uncached_tokens"]
     if uncached:
         seconds = f" in {_seconds(told['prefill_seconds'])}" if told["prefill_seconds"] else ""
-        yield f"{uncached:,} were computed{seconds}:"
+        yield f"{uncached:,} {'was' if uncached == 1 else 'were'} computed{seconds}:"
     for cause in told["causes"]:
         yield ""
         yield from _cause(cause, told)
