@@ -196,6 +196,7 @@ def test_every_cause_has_a_card(cause: MissCause) -> None:
         "causes": [
             {
                 "cause": cause.value,
+                "first_token": 200,
                 "tokens": 1000,
                 "seconds": 2.0,
                 "fix": cause.fix,
@@ -211,3 +212,20 @@ def test_every_cause_has_a_card(cause: MissCause) -> None:
     assert "1,000" in text
     assert "2.0 s" in text
     assert cause.fix.split()[0] in text if cause.fix else "fix" not in text
+
+
+@pytest.mark.parametrize(("first", "pages"), [(31, False), (16, True)])
+def test_a_card_says_why_known_tokens_were_computed(first: int, pages: bool) -> None:
+    """The last token of 32 is no matter of pages; where more than it was computed, they are."""
+    rounding = {"cause": "rounding", "first_token": first, "tokens": 32 - first, "seconds": 0, "fix": ""}
+    told = {
+        "id": "chatcmpl-1",
+        "prompt_tokens": 32,
+        "cached_tokens": first,
+        "uncached_tokens": 32 - first,
+        "prefill_seconds": 0,
+        "causes": [rounding],
+    }
+    text = "\n".join(card(told))
+    assert "the last token is always computed" in text
+    assert ("whole pages" in text) == pages

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.diagnosis import Cause, Place, Rendered, compare, compare_rendered, text_prompt
+from mainstem.diagnosis.prompt import Field, Kind, MessagePart, Prompt
 from mainstem.tokens import Message, Tool, ToolCall
 from tests.diagnosis.conversations import SYSTEM, TOOLS, call, history, prompt, reply, result
 
@@ -50,6 +51,16 @@ def test_what_always_changes(index: int, old: str, new: str, cause: Cause) -> No
     assert found.fix
     assert found.anthropic_type == ("system_changed" if index == 0 else "messages_changed")
     assert found.openai_reason == "input_changed"
+
+
+def test_a_change_is_counted_from_the_beginning_of_its_piece() -> None:
+    def sent(text: str) -> Prompt:
+        field = Field("content", Kind.TEXT, f"first\n{text}", ((0, "content[0]"), (6, "content[1]")))
+        return Prompt(messages=(MessagePart("messages[0]", "user", (field,)),))
+
+    found = compare(sent("run the tests now"), sent("run the tests later"))
+    assert found is not None
+    assert (found.part, found.offset) == ("content[1]", 14)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,10 @@ def test_entries_that_come_go_or_move_are_a_listing(before: str, after: str) -> 
     assert {change.cause for change in found} == {Cause.LISTING}
 
 
+def test_lines_that_are_broken_elsewhere_are_whitespace_beside_another_change() -> None:
+    assert changes("one two\nsame\nX", "one\ntwo\nsame\nY")[0].cause is Cause.WHITESPACE
+
+
 def test_every_place_is_told() -> None:
     found = changes("at 10:00\nsame\nstep 3 and done\n", "at 10:01\nsame\nstep 4 and gone\n")
     assert [change.cause for change in found] == [Cause.TIMESTAMP, Cause.COUNTER, None]

@@ -42,6 +42,19 @@ def test_texts_ids_and_arrays_are_prompts(llm: LLM) -> None:
     assert len({tuple(g.token_ids) for g in results}) == 1
 
 
+def test_usage_is_shown_in_one_short_line(llm: LLM) -> None:
+    """Without what is zero."""
+    prompt = random_tokens(30, seed=77)
+    llm.generate([prompt], greedy(2))
+    usage = llm.generate([prompt], greedy(2))[0].replies[0].usage
+    assert usage is not None
+    assert usage.record is not None
+    assert repr(usage._replace(queue_s=0.0, ttft_s=0.12345678)) == (
+        "RequestUsage(prompt_tokens=30, cached_tokens=29, prefilled_tokens=1, completion_tokens=2, ttft_s=0.1235, "
+        f"record=Record('{usage.record.id}', prompt_tokens=30, cached_tokens=29, misses={{'rounding': 1}}))"
+    )
+
+
 def test_no_prompts_give_no_results(llm: LLM) -> None:
     assert llm.generate([], greedy(4)) == []
 

@@ -13,6 +13,8 @@ from mainstem.errors import PromptTooLong
 from mainstem.explain import MissCause
 from mainstem.explain.recorder import FULL_COMPARISONS
 from mainstem.explain.texts import size_of, size_of_places
+from mainstem.scheduler import SchedulerOutput
+from mainstem.scheduler.upkeep import Upkeep
 from mainstem.tokens.conversation import Conversation, Message, Tool, ToolCall
 from mainstem.tokens.placed import Places, placed_at
 from mainstem.tree import EvictionReason, RadixCache
@@ -56,6 +58,13 @@ def test_a_prompt_that_parts_within_a_page_loses_what_is_before(kind: str) -> No
     talk.run(prompt(1))
     later = talk.run([*prompt(1, 40), *prompt(2, 30)])
     assert stretches(later) == [(32, 40, "rounding"), (40, 70, "first_seen")]
+
+
+def test_what_is_cached_is_known_though_its_record_is_forgotten() -> None:
+    talk = Talk(records=1)
+    talk.run(prompt(1))
+    talk.run(prompt(2))
+    assert stretches(talk.run(prompt(1))) == [(99, 100, "rounding")]
 
 
 def test_a_strict_prefix_computes_its_last_token() -> None:
@@ -117,6 +126,17 @@ def test_what_is_evicted_again_and_again_is_told_of_the_last_time() -> None:
     told = [talk.run(prompt(seed)) for seed in (1, 2, 1, 2, 1, 2)]
     for i, each in enumerate(told[2:], 2):
         assert {miss.fate.room_for for miss in each.record.misses if miss.fate is not None} == {f"r{i}"}
+
+
+def test_what_is_evicted_between_two_steps_makes_room_for_nobody() -> None:
+    talk = Talk(capacity=160)
+    talk.run(prompt(1))
+    talk.run(prompt(2))
+    talk.recorder.stepped(SchedulerOutput([], [], []), 0.1)
+    Upkeep(talk.cache, high=0.2, low=0.1).run()
+    again = talk.run(prompt(2))
+    assert again.causes["evicted"]
+    assert [miss.fate.room_for for miss in again.record.misses if miss.fate is not None] == [None]
 
 
 def test_what_nobody_used_for_too_long_expired() -> None:
@@ -222,6 +242,30 @@ def test_a_reply_that_is_still_being_written_is_in_flight() -> None:
     assert told.record.misses[0].stop == LENGTH + 21
 
 
+def test_of_two_that_run_the_one_with_more_of_the_tokens_is_told_of() -> None:
+    talk = Talk()
+    first, second = talk.add(prompt(1), reply=50), talk.add(prompt(1), reply=50)
+    for _ in range(21):
+        talk.step(lambda each: (500 if each is first and each.num_generated > 2 else 7) + each.num_generated)
+    told = talk.run([*second.tokens.array.tolist(), *prompt(2, 10)])
+    miss = told.record.misses[0]
+    assert (miss.cause, miss.start, miss.stop, miss.other) == (MissCause.IN_FLIGHT, LENGTH, LENGTH + 21, "r2")
+
+
+def test_what_a_request_computed_before_it_was_preempted_is_known() -> None:
+    """Though it never runs again, and the last page of it was not whole."""
+    talk = Talk(page_size=16, capacity=128)
+    older, younger = talk.add(prompt(1, 40), reply=80), talk.add(prompt(2, 35), reply=80)
+    while not younger.num_preemptions:
+        talk.step()
+    talk.scheduler.finish(younger)
+    talk.scheduler.finish(older)
+    computed = len(younger.tokens) - 1
+    assert computed % 16
+    later = talk.run([*younger.tokens.array[:computed].tolist(), *prompt(3, 10)])
+    assert stretches(later)[-1] == (computed, computed + 10, "first_seen")
+
+
 def test_one_that_computed_less_hides_none_that_computed_more() -> None:
     talk = Talk(kind="block-hash", page_size=16, budget=36)
     talk.run(prompt(1, 40))
@@ -265,6 +309,16 @@ def test_the_closest_request_and_not_the_last_one() -> None:
     assert told.causes == {"first_seen": 1, "diverged": LENGTH}
 
 
+def test_the_closest_request_has_what_was_cached() -> None:
+    """Another has more of the tokens, but in other places: it does not say where the cache ends."""
+    talk = Talk()
+    talk.run(prompt(1), session="s")
+    talk.run(prompt(2, 400), session="s")
+    closest = talk.run([*prompt(1), *prompt(2, 400)[100:]], session="s").record.closest
+    assert closest is not None
+    assert (closest.id, closest.common) == ("r1", LENGTH)
+
+
 @pytest.mark.parametrize("group", ["session", "key"])
 def test_the_closest_request_of_ones_session_or_key(group: str) -> None:
     talk = Talk()
@@ -284,6 +338,22 @@ def test_other_namespaces_are_never_compared_with() -> None:
 
 
 # Bounds
+
+
+def test_a_caller_may_ask_for_a_comparison_with_its_own_requests_only() -> None:
+    talk = Talk()
+    talk.run(prompt(1), namespace=("tenant", "a"))
+    for tenant, known in (("a", True), ("b", False)):
+        record = talk.run(prompt(2), namespace=("tenant", tenant), compare_with="r1").record
+        assert (record.asked is not None) == known
+
+
+def test_each_prompt_of_a_step_is_charged_its_share_of_the_time() -> None:
+    talk = Talk()
+    requests = [talk.add(prompt(1, 30)), talk.add(prompt(2, 90))]
+    output = talk.scheduler.schedule()
+    talk.recorder.stepped(output, 2.0)
+    assert [talk.told(request).record.prefill_s for request in requests] == [0.5, 1.5]
 
 
 def test_records_are_bounded() -> None:

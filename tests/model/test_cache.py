@@ -53,12 +53,29 @@ def test_a_truncated_file_is_made_again(tmp_path: Path) -> None:
     assert (tmp_path / "x" / "a").read_text() == "first"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 5, "c": 1}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", "5", "null", '{"a": 5}', '{"a": 5, "b": null}', '{"a": 5, "b": 6, "c": 1}']
+)
 def test_a_damaged_list_of_files_means_a_damaged_folder(tmp_path: Path, content: str) -> None:
     build = Build()
     (make(tmp_path / "x", build) / "mainstem.json").write_text(content)
     make(tmp_path / "x", build)
     assert build.times == 2
+
+
+def test_a_damaged_folder_is_told_of_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = make(tmp_path / "x", Build())
+    assert caplog.messages == []
+    (folder / "mainstem.json").write_text("{}")
+    make(folder, Build())
+    assert caplog.messages == [f"{folder} is damaged; its files are made again"]
+
+
+def test_what_a_file_manager_leaves_there_is_no_damage(tmp_path: Path) -> None:
+    build = Build()
+    (make(tmp_path / "x", build) / ".DS_Store").write_text("")
+    make(tmp_path / "x", build)
+    assert build.times == 1
 
 
 def test_a_folder_that_was_put_there_by_hand_is_not_trusted(tmp_path: Path) -> None:

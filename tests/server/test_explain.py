@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -356,6 +359,34 @@ def test_a_request_is_found_by_its_header_too(http: httpx.Client) -> None:
     response = http.post("/v1/completions", json=body, headers={"x-request-id": "my-request"})
     for name in ("my-request", response.json()["id"], "last"):
         assert http.get(f"/cache/explain/{name}").json()["id"] == response.json()["id"]
+
+
+@pytest.mark.parametrize(("route", "work"), [("explain", "parts_of"), ("render", "token_ends")])
+def test_others_are_answered_while_a_long_prompt_is_taken_apart(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, route: str, work: str
+) -> None:
+    module = import_module(f"mainstem.server.{route}")
+    real, begun, answered = getattr(module, work), threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> Any:
+        begun.set()
+        assert answered.wait(10), "nobody else was answered meanwhile"
+        return real(*args)
+
+    conversation = told(SYSTEM.format(route), QUESTION)
+    record = chat(http, conversation).json()["id"]
+    monkeypatch.setattr(module, work, slow)
+    with ThreadPoolExecutor(1) as pool:
+        if route == "explain":
+            asked = pool.submit(http.get, f"/cache/explain/{record}")
+        else:
+            asked = pool.submit(
+                http.post, "/v1/chat/completions/render", json={"model": MODEL, "messages": conversation}
+            )
+        assert begun.wait(10)
+        assert http.get("/health").status_code == 200
+        answered.set()
+        assert asked.result().json()["parts"]
 
 
 def test_what_is_not_remembered_is_a_404_that_says_so(http: httpx.Client) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mainstem.tree import EvictionReason, RadixCache, TokenArray
-from mainstem.tree.ghosts import TreeGhosts
+from mainstem.tree.ghosts import _GHOST_SIZE, TreeGhosts
 from mainstem.tree.tenancy import public_namespace
 
 
@@ -47,6 +47,19 @@ def test_ghosts_of_branches_hang_below_what_is_there_and_go_with_it() -> None:
     assert find(ghosts, cache, ids(1, 2, 3, 6, 7)) == [(4, 5)]
 
 
+def test_older_ghosts_too_go_with_what_they_hang_below() -> None:
+    cache = RadixCache(100)
+    ghosts = TreeGhosts(cache, 70)
+    long = [1, 2, 3, *range(10, 50)]
+    cache.insert(long)
+    cache.insert([1, 2, 3, 9])
+    cache.evict(40)
+    assert ghosts._older.size > 0, "the long branch is to be of the older generation"
+    cache.evict(1)
+    cache.evict(3)
+    assert find(ghosts, cache, ids(*long))[-1][1] == len(long)
+
+
 def test_of_two_tales_the_newer_is_told() -> None:
     cache = RadixCache(100)
     ghosts = TreeGhosts(cache, 1000)
@@ -74,6 +87,22 @@ def test_what_is_evicted_longest_ago_is_forgotten_first() -> None:
     assert find(ghosts, cache, ids(199, *range(1000, 1050))) == [(0, 51)]
     assert find(ghosts, cache, ids(0, *range(1000, 1050))) == []
     assert ghosts._younger.size + ghosts._older.size < 3_000
+
+
+def test_what_ghosts_take_is_counted() -> None:
+    """Where they are split, and where two become one."""
+    cache, rng = RadixCache(60), np.random.default_rng(5)
+    ghosts = TreeGhosts(cache, 10**6)
+    for _ in range(200):
+        cache.insert(rng.integers(0, 2, rng.integers(1, 12)).astype(np.int32))
+        cache.evict(int(rng.integers(0, 20)))
+        left = [*ghosts._younger._tops.values(), *ghosts._younger._below.values()]
+        size = 0
+        while left:
+            ghost = left.pop()
+            size += len(ghost.key) + _GHOST_SIZE if len(ghost.key) else 0
+            left += ghost.children.values()
+        assert ghosts._younger.size == size
 
 
 def test_a_deep_chain_goes_leaf_by_leaf() -> None:

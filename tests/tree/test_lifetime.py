@@ -9,6 +9,7 @@ import pytest
 from mainstem.tree import EvictionReason, RadixCache
 from mainstem.tree.hints import CacheHints, Keep, Retention
 from mainstem.tree.order import MANY_BRANCHES, SHARED_TTL_FACTOR
+from mainstem.tree.sessions import Track
 
 
 class Clock:
@@ -142,6 +143,13 @@ def test_what_an_ended_session_alone_has_used_goes_first(cache: RadixCache) -> N
     cache.evict(2)
     assert cached(cache, [1, 2, 30, 31], [1, 2, 40, 41]) == [4, 2]
     assert cache.evicted_by_reason[EvictionReason.ENDED] == 2
+
+
+def test_what_another_session_has_used_too_does_not_go_with_the_end_of_one(cache: RadixCache) -> None:
+    serve(cache, [1, 2], session="a")
+    serve(cache, [1, 2], session="b", ends_session=True)
+    cache.evict(2)
+    assert cache.evicted_by_reason[EvictionReason.ENDED] == 0
 
 
 def test_a_session_can_be_ended_after_its_last_request(cache: RadixCache) -> None:
@@ -318,6 +326,108 @@ def test_one_sources_errors_do_not_cost_another_its_belief(cache: RadixCache) ->
     serve(cache, [3, 4], session="y", ends_session=True, source="right")
     cache.evict(2)
     assert cached(cache, [1, 2], [3, 4]) == [2, 0]
+
+
+def test_a_branch_beside_a_running_request_of_its_session_is_not_left(cache: RadixCache) -> None:
+    hints = CacheHints(session="a")
+    for tokens in ([1, 2], [3, 4]):
+        cache.begin(tokens, (), cache.match_prefix(tokens), hints)
+    cache.end([1, 2], (), cache.insert([1, 2]).handle, hints)
+    cache.begin([5, 6], (), cache.match_prefix([5, 6]), hints)
+    for tokens in ([3, 4], [5, 6]):
+        cache.end(tokens, (), cache.insert(tokens).handle, hints)
+    cache.evict(2)
+    assert cache.evicted_by_reason[EvictionReason.SUPERSEDED] == 0
+
+
+def test_a_branch_that_was_cut_is_left_as_a_whole_one_is(cache: RadixCache) -> None:
+    serve(cache, [1, 2, 3, 4], session="a")
+    cache.evict(1)
+    serve(cache, [9, 9], session="a")
+    cache.evict(3)
+    assert cache.evicted_by_reason[EvictionReason.SUPERSEDED] == 3
+
+
+def test_what_is_left_of_a_session_when_its_end_was_evicted_ends_with_it(cache: RadixCache) -> None:
+    serve(cache, [1, 2], session="a")
+    serve(cache, [1, 2, 3, 4], session="a")
+    cache.evict(2)
+    serve(cache, [6, 6], session="b")
+    cache.end_session("a")
+    cache.evict(2)
+    assert cache.evicted_by_reason[EvictionReason.ENDED] == 2
+
+
+@pytest.mark.parametrize("evicted", [0, 2, 20], ids=["whole", "cut", "evicted"])
+def test_who_always_returns_to_branches_is_soon_not_believed_to_have_left_them(cache: RadixCache, evicted: int) -> None:
+    """Whatever became of the branch meanwhile."""
+    for first in range(8):
+        for turn in range(12):
+            left = 20 - turn if evicted == 2 else 20  # what was cut off does not come back
+            start = 20 if turn % 2 else 50
+            serve(cache, [first, *range(start, start + left)], session=str(first))
+            if turn and evicted:
+                cache.evict(evicted)
+        cache.reset()
+    serve(cache, [1, 2], session="x")
+    serve(cache, [3, 4], session="y")
+    serve(cache, [5, 6], session="y")
+    cache.evict(2)
+    assert cached(cache, [1, 2], [3, 4]) == [0, 2]
+
+
+@pytest.mark.parametrize("returns_as", ["itself", "nobody"])
+def test_a_session_that_is_said_to_be_over_comes_back_whoever_asks(cache: RadixCache, returns_as: str) -> None:
+    """Itself, after all it had was evicted; or without its name, while that is there."""
+    for round in range(8):
+        for first in range(8):
+            serve(cache, [first, round], session=f"{first} {round}", ends_session=True)
+            if returns_as == "nobody":
+                serve(cache, [first, round, 20])
+            else:
+                cache.reset()
+                serve(cache, [first, round, 20], session=f"{first} {round}", ends_session=True)
+    cache.reset()
+    serve(cache, [1, 2], session="x")
+    serve(cache, [3, 4], session="y", ends_session=True)
+    cache.evict(2)
+    assert cached(cache, [1, 2], [3, 4]) == [0, 2]
+
+
+def test_ends_that_are_often_wrong_are_believed_where_others_come_back_more_often(cache: RadixCache) -> None:
+    for number in range(60):
+        for _ in range(3):
+            serve(cache, [number, 7], session=str(number))
+        serve(cache, [number, 7], session=str(number), ends_session=True)
+        if number % 3 == 0:
+            serve(cache, [number, 7], session=str(number), ends_session=True)
+    cache.reset()
+    serve(cache, [1, 2], session="x")
+    serve(cache, [3, 4], session="y", ends_session=True)
+    cache.evict(2)
+    assert cached(cache, [1, 2], [3, 4]) == [2, 0]
+
+
+def test_what_was_long_ago_counts_little() -> None:
+    track = Track(4.0, 2.0)
+    for _ in range(1000):
+        track.say()
+        track.come_back()
+    assert track.return_rate > 0.9
+    for _ in range(1000):
+        track.say()
+    assert track.return_rate < 0.1
+
+
+def test_sessions_and_their_branches_are_bounded(monkeypatch: pytest.MonkeyPatch, cache: RadixCache) -> None:
+    monkeypatch.setattr("mainstem.tree.sessions.MAX_SESSIONS", 5)
+    monkeypatch.setattr("mainstem.tree.sessions.MAX_TIPS", 3)
+    for number in range(20):
+        serve(cache, [1, number], session="many branches")
+        serve(cache, [2, number], session=str(number))
+    sessions = cache._sessions._known
+    assert len(sessions) == 5
+    assert len(sessions[(), "many branches"].tips) == 3
 
 
 @pytest.mark.parametrize(("asked", "given"), [(1.0, 30.0), (300.0, 300.0), (301.0, 900.0), (1e9, 86400.0)])

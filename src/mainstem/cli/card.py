@@ -24,7 +24,7 @@ def card(told: Mapping[str, Any]) -> Iterator[str]:
     uncached = told["uncached_tokens"]
     if uncached:
         seconds = f" in {_seconds(told['prefill_seconds'])}" if told["prefill_seconds"] else ""
-        yield f"{uncached:,} were computed{seconds}:"
+        yield f"{uncached:,} {'was' if uncached == 1 else 'were'} computed{seconds}:"
     for cause in told["causes"]:
         yield ""
         yield from _cause(cause, told)
@@ -57,7 +57,7 @@ def _details(cause: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]
         case MissCause.OTHER_NAMESPACE:
             yield "another tenant, or another cache_salt, has them"
         case MissCause.ROUNDING:
-            yield "whole pages are reused, and never the last token, whose logits are wanted"
+            yield from _rounding(cause, told)
         case MissCause.FIRST_SEEN | MissCause.NEVER_CACHED:
             pass
 
@@ -86,6 +86,12 @@ def _fate(cause: Mapping[str, Any]) -> Iterator[str]:
     room = f", to make room for {cause['room_for']}" if cause.get("room_for") else ""
     why = "" if cause["reason"] in ("lru", "expired", "reset") else f" ({cause['reason']})"
     yield f"at {at}, after nobody had used them for {_seconds(cause['idle_seconds'])}{room}{why}"
+
+
+def _rounding(cause: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
+    if cause["first_token"] < told["prompt_tokens"] - 1:
+        yield "they are known, but only whole pages (or blocks) of the cache are reused"
+    yield "the last token is always computed: from it the model says how the reply begins"
 
 
 def _label(cause: Mapping[str, Any]) -> str:

@@ -262,9 +262,9 @@ class EngineCore:
     def abort(self, ids: Sequence[str]) -> None:
         """End replies where they are; unknown and finished ids are ignored. What was computed stays cached."""
         for request_id in ids:
-            job = self._forget(request_id)
+            job = self._job(request_id)
             if job is not None:
-                self.scheduler.finish(job.request)
+                self._leave(job)
                 self._aborted += 1
                 job.sink(job.abort(time.perf_counter()))
 
@@ -296,6 +296,9 @@ class EngineCore:
         """Run one step; outputs go to the replies' sinks.
 
         A step that fails fails the running requests (or, if none runs, the waiting ones), not the engine.
+
+        Raises:
+            Exception: when they cannot be given up in order; only `die` is left then.
         """
         times, started, cpu = self.times, time.perf_counter(), time.thread_time()
         try:
@@ -304,9 +307,14 @@ class EngineCore:
             victims = list(self.scheduler.running or self.scheduler.waiting)
             log.exception("a step failed; its %d requests are given up", len(victims))
             self.scheduler.rollback()
+            for request in victims:
+                self.scheduler.finish(request)
+            # Before anyone is told: a step that broke off anywhere may have left anything half done.
+            self.scheduler.check_integrity()
             message = f"the engine failed while computing this request: {type(error).__name__}"
             for request in victims:
                 self._fail(request, EngineFailed(message))
+            self._check_jobs()
         times.step_s += time.perf_counter() - started
         times.other_cpu_s += time.thread_time() - cpu
 
@@ -420,8 +428,7 @@ class EngineCore:
         """Pass the news on; if they are the last, the request leaves first, and its lease begins."""
         if news.finish_reason is not None:
             self._begin_lease(job)
-            self.scheduler.finish(job.request)
-            self._forget(job.request.id)
+            self._leave(job)
             self._finished += 1
             if isinstance(job, Reply) and job.constraint is not None:
                 self._masks += job.constraint.num_masks
@@ -444,14 +451,25 @@ class EngineCore:
             )
 
     def _fail(self, request: Request, error: MainstemError) -> None:
-        job = self._forget(request.id)
+        job = self._job(request.id)
         assert job is not None
-        self.scheduler.finish(request)
+        self._leave(job)
         self._aborted += 1
         job.sink(error)
 
-    def _forget(self, request_id: str) -> Reply | Scoring | None:
-        return self._replies.pop(request_id, None) or self._scorings.pop(request_id, None)
+    def _job(self, request_id: str) -> Reply | Scoring | None:
+        return self._replies.get(request_id) or self._scorings.get(request_id)
+
+    def _leave(self, job: Reply | Scoring) -> None:
+        """A job's request leaves; if that fails, the job is still among those that `die` tells."""
+        self.scheduler.finish(job.request)
+        self._replies.pop(job.request.id, None)
+        self._scorings.pop(job.request.id, None)
+
+    def _check_jobs(self) -> None:
+        """Verify that whoever waits for an answer has a request that will be computed."""
+        known = {request.id for request in (*self.scheduler.running, *self.scheduler.waiting)}
+        assert known.issuperset((*self._replies, *self._scorings)), "a request is neither running nor waiting"
 
     # -- what is known --------------------------------------------------------------------------------------------
 
@@ -492,3 +510,4 @@ class EngineCore:
     def check_integrity(self) -> None:
         """See `Scheduler.check_integrity`."""
         self.scheduler.check_integrity()
+        self._check_jobs()

@@ -51,6 +51,14 @@ class RequestUsage(NamedTuple):
     drafted_tokens: int = 0
     accepted_tokens: int = 0
 
+    def __repr__(self) -> str:
+        """Without what is zero or not known."""
+        told = {name: value for name, value in self._asdict().items() if value}
+        for name in ("queue_s", "ttft_s"):
+            if name in told:
+                told[name] = round(told[name], 4)
+        return f"RequestUsage({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
 
 def usage_of(request: Request, first_token_at: float | None) -> RequestUsage:
     """A request's token counts and times so far; `first_token_at` is by its clock, None before the first token."""

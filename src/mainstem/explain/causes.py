@@ -21,7 +21,8 @@ class MissCause(StrEnum):
     OTHER_NAMESPACE = "other_namespace"
     """They are cached in a namespace that this request may not read."""
     ROUNDING = "rounding"
-    """They are known, but only whole pages are reused, and never the last token, whose logits are wanted."""
+    """They are known and computed all the same: the last token of a prompt always is, since the reply begins with what
+    the model says after it; and of pages that hold several tokens only whole ones are reused."""
     IN_FLIGHT = "in_flight"
     """Another request was computing them, or held them for itself until its end."""
     NEVER_CACHED = "never_cached"

@@ -342,7 +342,6 @@ class Recorder(SchedulerObserver):
     def _keep(self, record: Record, request: Request, tokens: TokenArray, windows: Fingerprint) -> None:
         request.record = record
         self._sequences.add(record, tokens)
-        self._sequences.computed(record, record.num_cached)
         self._kept[record.order] = record
         self._tokens.add(record, record.tenant, record.num_prompt)
         self._texts.add(record, record.tenant, record.kept_bytes)

@@ -6,7 +6,7 @@ It knows token positions and requests' names; how causes are found is in `mainst
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainstem.explain.causes import MissCause
@@ -95,7 +95,7 @@ class Comparison:
         return self.common < self.length
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Record:
     """One request, and why each of its uncached tokens was uncached.
 
@@ -135,7 +135,12 @@ class Record:
     num_reply: int = 0
     text_bytes: int = 0
     difference: FirstDifference | None = None
-    end: Step | None = field(default=None, repr=False)
+    end: Step | None = None
+
+    def __repr__(self) -> str:
+        """Its name, and what a reply may say of it."""
+        misses = {cause.value: tokens for cause, tokens in tokens_by_cause(self.public_misses).items()}
+        return f"Record({self.id!r}, prompt_tokens={self.num_prompt}, cached_tokens={self.num_cached}, {misses=})"
 
     @property
     def num_uncached(self) -> int:

@@ -7,6 +7,7 @@ a list of its files with their sizes says later whether it is still whole. It kn
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from mainstem.errors import ModelLoadError
 from mainstem.model.progress import Progress
+
+logger = logging.getLogger(__name__)
 
 _MANIFEST = "mainstem.json"
 
@@ -73,6 +76,8 @@ def _build_locked(folder: Path, build: Callable[[Path], None], progress: Progres
     try:
         if is_whole(folder):
             return
+        if folder.exists():
+            logger.warning("%s is damaged; its files are made again", folder)
         for leftover in folder.parent.glob(f"{folder.name}.tmp-*"):  # of a process that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
@@ -91,8 +96,13 @@ def is_whole(folder: Path) -> bool:
     """Whether every file that was built is there at its full size."""
     try:
         sizes = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, AttributeError):
+        if not isinstance(sizes, dict) or not sizes:
+            return False
+        # A list that has lost some of its files proves nothing. Files with a dot are the system's own.
+        there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+        listed = there <= {*sizes, _MANIFEST}
+        return listed and all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
         return False
 
 

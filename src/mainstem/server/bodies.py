@@ -15,16 +15,16 @@ from __future__ import annotations
 import re
 import secrets
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic_core import from_json
 
 from mainstem.config import parse_size
 from mainstem.errors import InvalidRequest
+from mainstem.owned import Owned
 from mainstem.server.auth import tenant_of
 from mainstem.server.conversation_body import BodyBytes, ConversationBody
 from mainstem.server.json_items import Items, first_item, items_after, items_from
@@ -63,6 +63,13 @@ async def read_conversation(service: Service, request: Request, kind: type[BodyT
     return await read_body(request, kind, limit=service.body_limit, parse=partial(service.bodies.parse, tenant=tenant))
 
 
+class _Holds(NamedTuple):
+    """What is on a shelf: bodies of one namespace, which is a tenant's or within it, and one kind."""
+
+    namespace: tuple[str, ...]
+    kind: type[ConversationBody]
+
+
 @dataclass(slots=True, eq=False)
 class _Kept:
     """A body that is remembered."""
@@ -92,8 +99,8 @@ class _Kept:
 class _Shelf:
     """Bodies of one kind in one namespace, in the order of their bytes."""
 
-    owner: _Owner
-    key: tuple[Any, ...]
+    tenant: Tenant
+    holds: _Holds
     kept: list[_Kept] = field(default_factory=list)
 
     def closest(self, raw: bytes) -> tuple[_Kept, int] | None:
@@ -117,20 +124,6 @@ class _Shelf:
         return bisect_left(self.kept, raw, key=lambda kept: kept.raw)
 
 
-@dataclass(slots=True, eq=False)
-class _Owner:
-    """What a tenant has: bodies, the least recently used first, and their size."""
-
-    tenant: Tenant
-    shelves: dict[tuple[Any, ...], _Shelf] = field(default_factory=dict)
-    kept: OrderedDict[_Kept, None] = field(default_factory=OrderedDict)
-    size: int = 0
-
-    @property
-    def uses_salts(self) -> bool:
-        return any(namespace != self.tenant for namespace, _ in self.shelves)
-
-
 class BodyMemory:
     """Remembers bodies, and parses others with their help.
 
@@ -142,8 +135,8 @@ class BodyMemory:
     def __init__(self, max_bytes: int, *, smallest: int = SMALLEST) -> None:
         self._max_bytes = max_bytes
         self._smallest = smallest
-        self._owners: dict[Tenant, _Owner] = {}
-        self._size = 0
+        self._shelves: dict[Tenant, dict[_Holds, _Shelf]] = {}
+        self._kept: Owned[_Kept] = Owned()
         self._word = secrets.token_hex(16)
 
     @classmethod
@@ -154,7 +147,7 @@ class BodyMemory:
     @property
     def size(self) -> int:
         """Bytes that the bodies take, about."""
-        return self._size
+        return self._kept.size
 
     def parse(self, raw: bytes, kind: type[BodyT], tenant: Tenant) -> BodyT:
         """What `parse_body` makes of a body.
@@ -188,22 +181,19 @@ class BodyMemory:
             # What it goes on from is in it. The last one to go takes its shelf with it.
             self._drop(known.before)
             known.before = None
-        key = (namespace, type(body))
-        owner = self._owners.setdefault(tenant, _Owner(tenant))
-        shelf = owner.shelves.setdefault(key, _Shelf(owner, key))
+        holds = _Holds(namespace, type(body))
+        shelf = self._shelves.setdefault(tenant, {}).setdefault(holds, _Shelf(tenant, holds))
         kept = _Kept(shelf, known)
         shelf.put(kept)
-        owner.kept[kept] = None
-        owner.size += kept.size
-        self._size += kept.size
-        while self._size > self._max_bytes:
-            self._drop(next(iter(max(self._owners.values(), key=lambda owner: owner.size).kept)))
+        self._kept.add(kept, tenant, kept.size)
+        while self._kept.size > self._max_bytes:
+            self._drop(self._kept.first(by_size=True))
 
     def reset(self, tenant: Tenant | None = None) -> None:
         """Forget everything, or what one tenant has."""
-        for owner in [owner for owner in self._owners.values() if tenant in (None, owner.tenant)]:
-            for kept in list(owner.kept):
-                self._drop(kept)
+        shelves = [shelf for some in self._shelves.values() for shelf in some.values()]
+        for kept in [kept for shelf in shelves if tenant in (None, shelf.tenant) for kept in shelf.kept]:
+            self._drop(kept)
 
     def check_integrity(self) -> None:
         """Verify that counts and order are right.
@@ -211,38 +201,37 @@ class BodyMemory:
         Raises:
             AssertionError: when they are not.
         """
-        assert self._size == sum(owner.size for owner in self._owners.values()) <= self._max_bytes, (
-            "sizes do not add up"
-        )
-        for owner in self._owners.values():
-            on_shelves = [kept for shelf in owner.shelves.values() for kept in shelf.kept]
-            assert len(on_shelves) == len(owner.kept) > 0, "shelves differ"
-            assert set(on_shelves) == set(owner.kept), "shelves differ"
-            assert owner.size == sum(kept.size for kept in on_shelves), "a tenant's sizes do not add up"
-            for shelf in owner.shelves.values():
-                assert [kept.raw for kept in shelf.kept] == sorted(kept.raw for kept in shelf.kept), "out of order"
+        shelves = [shelf for some in self._shelves.values() for shelf in some.values()]
+        on_shelves = [kept for shelf in shelves for kept in shelf.kept]
+        assert all(self._shelves.values()), "a tenant without shelves"
+        assert all(shelf.kept for shelf in shelves), "an empty shelf"
+        assert len(on_shelves) == len(self._kept), "shelves differ"
+        assert all(kept in self._kept for kept in on_shelves), "shelves differ"
+        assert self._kept.size == sum(kept.size for kept in on_shelves) <= self._max_bytes, "sizes do not add up"
+        for shelf in shelves:
+            assert [kept.raw for kept in shelf.kept] == sorted(kept.raw for kept in shelf.kept), "out of order"
 
     def _drop(self, kept: _Kept) -> None:
-        shelf, owner = kept.shelf, kept.shelf.owner
-        if kept not in owner.kept:  # another request that goes on from it was faster
+        if kept not in self._kept:  # another request that goes on from it was faster
             return
+        self._kept.remove(kept)
+        shelf = kept.shelf
         shelf.take(kept)
-        del owner.kept[kept]
-        owner.size -= kept.size
-        self._size -= kept.size
         if not shelf.kept:
-            owner.shelves.pop(shelf.key, None)
-        if not owner.kept:
-            del self._owners[owner.tenant]
+            shelves = self._shelves[shelf.tenant]
+            del shelves[shelf.holds]
+            if not shelves:
+                del self._shelves[shelf.tenant]
 
     def _go_on(self, raw: bytes, kind: type[BodyT], tenant: Tenant) -> BodyT | None:
         """The body, if it goes on from one that is known."""
-        owner = self._owners.get(tenant)
-        if owner is None:
+        shelves = self._shelves.get(tenant)
+        if shelves is None:
             return None
         # To look for a salt costs as much as all the rest: not where none was ever used.
-        salt = _salt(raw) if "cache_salt" in kind.model_fields and owner.uses_salts else None
-        shelf = owner.shelves.get((namespace_of(salt, tenant), kind))
+        uses_salts = "cache_salt" in kind.model_fields and any(holds.namespace != tenant for holds in shelves)
+        salt = _salt(raw) if uses_salts else None
+        shelf = shelves.get(_Holds(namespace_of(salt, tenant), kind))
         found = None if shelf is None else shelf.closest(raw)
         if found is None:
             return None
@@ -263,7 +252,7 @@ class BodyMemory:
         body = rest.model_copy(update={kind.ITEMS: [*read.items, *new]})
         before = kept if count == len(known.ends) else None
         body._bytes = BodyBytes(raw, known.first, ends, read, rest, known.tools if same else None, before)
-        kept.shelf.owner.kept.move_to_end(kept)
+        self._kept.use(kept)
         return body
 
     def _learn(self, raw: bytes, body: ConversationBody) -> None:

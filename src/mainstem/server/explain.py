@@ -5,6 +5,7 @@ A tenant is told about its own requests only, and others' are as unknown to it a
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
@@ -16,7 +17,7 @@ from mainstem.explain.report import explanation
 from mainstem.server.auth import is_operator, tenant_of
 from mainstem.server.diagnostics import diagnose
 from mainstem.server.errors import ApiError
-from mainstem.server.parts import parts_of
+from mainstem.server.parts import Part, parts_of
 from mainstem.tree import namespace_key
 
 if TYPE_CHECKING:
@@ -60,12 +61,15 @@ async def _explain(service: Service, request: Request, record: Record) -> dict[s
     tokens = await engine.tokens_of(record)
     if record.difference is None and record.closest is not None and record.closest.earlier is not None:
         await diagnose(service, record, tokens[: record.num_prompt])
+    parts: list[Part] = []
+    if len(tokens):
+        parts = await asyncio.to_thread(
+            parts_of, tokens, record.num_prompt, record.conversation, engine.tokenizer, record.places
+        )
     return explanation(
         record,
         difference=record.difference,
-        parts=parts_of(tokens, record.num_prompt, record.conversation, engine.tokenizer, record.places)
-        if len(tokens)
-        else (),
+        parts=parts,
         in_confidence=is_operator(request),
         same_tenant=lambda name: any(_is_own(request, other) for other in engine.records_of(name)),
     )

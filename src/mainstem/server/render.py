@@ -5,6 +5,7 @@ Says which part of the prompt comes from which field, so that one can see where 
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
@@ -43,7 +44,11 @@ def router(service: Service) -> APIRouter:
         _, turn, _, _, ready = await arrive(service, request)
         text = ready.prompt.text or ""
         ids = ready.prompt.ids.tolist()
-        ends = token_ends(service.engine.tokenizer, ids, text)
+
+        def parts() -> list[dict[str, Any]]:
+            ends = token_ends(service.engine.tokenizer, ids, text)
+            return [_part(piece, text, ends) for piece in pieces(turn.conversation, text, turn.places)]
+
         return JSONResponse(
             {
                 "object": "chat.completion.render",
@@ -52,7 +57,7 @@ def router(service: Service) -> APIRouter:
                 "token_ids": ids,
                 "count": len(ids),
                 "max_model_len": service.engine.max_model_len,
-                "parts": [_part(piece, text, ends) for piece in pieces(turn.conversation, text, turn.places)],
+                "parts": await asyncio.to_thread(parts),
                 "spans": [_span(span) for span in ready.prompt.known.spans] if ready.prompt.known else [],
                 "grammar": ready.params.grammar,
             }
