@@ -249,7 +249,7 @@ class RadixCache(PrefixCache):
         goes_on = len(tokens) - match.length >= self.page_size
         key, node = namespace_key(namespace), self._node_of(match.handle)
         next_key = self._key_below(node, key, self._child_key(tokens, match.length)) if goes_on else None
-        self._sessions.begin(key, hints, node, match.length, next_key)
+        self._sessions.begin(key, hints, node, next_key)
 
     def end(self, tokens: Tokens, namespace: Namespace, handle: PrefixHandle | None, hints: CacheHints) -> None:
         key = namespace_key(namespace)

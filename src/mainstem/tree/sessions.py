@@ -143,13 +143,10 @@ class Sessions:
 
     # -- what requests say ----------------------------------------------------------------------------------------
 
-    def begin(
-        self, namespace: NamespaceKey, hints: CacheHints, node: Node, length: int, next_key: ChildKey | None
-    ) -> None:
+    def begin(self, namespace: NamespaceKey, hints: CacheHints, node: Node, next_key: ChildKey | None) -> None:
         """A request has begun: what it found was used just now, down to `node`.
 
         Args:
-            length: tokens that it found.
             next_key: of the child that would go on as the request does; None if the request ends there.
         """
         if hints.session is None:
@@ -166,7 +163,7 @@ class Sessions:
             session.left = None
             record.over[EvictionReason.SUPERSEDED].come_back()
         self._learn_loss(session, node, next_key)
-        session.found = length
+        session.found = depth_of(node)
         for tip in [tip for tip in session.tips if tip.last_used == node.last_used]:
             del session.tips[tip]  # the request goes on from there
         if session.running == 0 and session.latest is not None and session.latest in session.tips:
