@@ -1,0 +1,75 @@
+"""Breakpoints are found in the prompt that a template made, wherever it put the messages."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mainstem.tokens.breakpoints import MAX_BREAKPOINTS, locate
+from mainstem.tokens.conversation import Breakpoint, Conversation, Message, Tool
+from mainstem.tokens.known_prompt import KnownPrompt, Part
+
+
+def ids_of(text: str) -> Any:
+    """One token a character."""
+    return np.frombuffer(text.encode("utf-32-le"), np.int32)
+
+
+def lengths(conversation: Conversation, text: str) -> list[tuple[int, str | None]]:
+    half = len(text) // 2
+    parts = [Part.of(part, ids_of(part), "new") for part in (text[:half], text[half:])]
+    known = KnownPrompt(ids_of(text), text, (), (parts[0],), parts[1])
+    return [(mark.length, mark.ttl) for mark in locate(conversation, known, ids_of)]
+
+
+def rendered(messages: list[Message], tools: str = "") -> tuple[str, list[tuple[int, str | None]]]:
+    """A prompt as a template may make it, and where its breakpoints are by construction."""
+    text, marks = "<begin>", list[tuple[int, str | None]]()
+    for index, message in enumerate(messages):
+        if tools and message.role != "system" and all(m.role == "system" for m in messages[:index]):
+            text += f"[{tools}]"
+        text += f"<{message.role}>"
+        ends = (len(text) + len("\n".join(message.parts[: mark.part + 1])) for mark in message.breakpoints)
+        marks += [(end, mark.ttl) for end, mark in zip(ends, message.breakpoints, strict=True)]
+        text += message.text + "<end>"
+    return text + "<assistant>", marks
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_last_four_marks_are_found_where_they_are(seed: int) -> None:
+    draw = random.Random(seed)
+    messages = []
+    for number in range(draw.randint(1, 12)):
+        role = "system" if number < 2 and draw.random() < 0.5 else ("user", "assistant")[number % 2]
+        # Texts differ, but the parts of one may be as those of another.
+        parts = tuple(draw.choice(["yes", "no", "go on", f"word {number}"]) for _ in range(draw.randint(1, 3)))
+        parts = (*parts, f"number {number}")
+        wishes = tuple(Breakpoint(i, draw.choice([None, "1h"])) for i in range(len(parts)) if draw.random() < 0.3)
+        messages.append(Message(role=role, parts=parts, breakpoints=wishes))
+    text, marks = rendered(messages)
+    assert lengths(Conversation(tuple(messages)), text) == marks[-MAX_BREAKPOINTS:]
+
+
+def test_a_mark_on_the_tools_is_before_the_first_turn() -> None:
+    messages = [Message(role="system", parts=("Be short.",)), Message(role="user", parts=("Hello",))]
+    text, _ = rendered(messages, tools="search")
+    tools = (Tool(name="search", breakpoint=Breakpoint(0, "5m")),)
+    assert lengths(Conversation(tuple(messages), tools), text) == [(text.index("Hello"), "5m")]
+
+
+def test_white_space_that_a_template_strips_does_not_matter() -> None:
+    message = Message(role="user", parts=("  one", "two  "), breakpoints=(Breakpoint(0, None), Breakpoint(1, None)))
+    text = "<user>one\ntwo<end>"
+    assert lengths(Conversation((message,)), text) == [(len("<user>one"), None), (len("<user>one\ntwo"), None)]
+
+
+def test_a_message_that_the_template_changed_has_no_mark() -> None:
+    mark = (Breakpoint(0, None),)
+    messages = (
+        Message(role="user", parts=("Hello",), breakpoints=mark),
+        Message(role="user", parts=("x",), breakpoints=mark),
+    )
+    assert lengths(Conversation(messages), "<user>HELLO<user>x") == [(len("<user>HELLO<user>x"), None)]
