@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from mainstem.cli.card import card
+from mainstem.cli.explain import configure
 from mainstem.cli.main import main
 from mainstem.config import EngineConfig, ServerConfig
 from mainstem.engine import AsyncEngine
@@ -229,3 +231,25 @@ def test_a_card_says_why_known_tokens_were_computed(first: int, pages: bool) -> 
     text = "\n".join(card(told))
     assert "the last token is always computed" in text
     assert ("whole pages" in text) == pages
+
+
+@pytest.mark.parametrize(
+    ("environment", "key"),
+    [
+        ({}, None),
+        ({"MAINSTEM_API_KEY": "ours", "OPENAI_API_KEY": "other", "OPENAI_BASE_URL": "http://x/v1"}, "ours"),
+        ({"OPENAI_API_KEY": "set", "OPENAI_BASE_URL": "http://x/v1"}, "set"),
+        ({"OPENAI_API_KEY": "for OpenAI alone"}, None),
+        ({"MAINSTEM_API_KEY": "first, second"}, "first"),
+    ],
+)
+def test_the_key_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], key: str | None
+) -> None:
+    for name in ("MAINSTEM_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    assert parser.parse_args(["--last"]).api_key == key

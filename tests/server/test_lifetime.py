@@ -117,6 +117,23 @@ def test_an_explicit_breakpoint_takes_the_requests_time_to_live(server: Backgrou
     assert list(retained(server)) == [Retention.of(12 * 3600.0)]
 
 
+@pytest.mark.parametrize(
+    ("options", "lifetimes"),
+    [
+        ({}, []),
+        ({"comparison_response_id": "resp_1"}, []),
+        ({"mode": "implicit"}, [Retention.of(1800.0)]),
+        ({"prewarm": True}, [Retention.of(1800.0)]),
+    ],
+)
+def test_only_options_that_ask_for_time_keep_a_prompt(
+    server: BackgroundServer, http: httpx.Client, options: dict[str, Any], lifetimes: list[Retention]
+) -> None:
+    body = {"messages": [{"role": "user", "content": LONG}], "max_tokens": 2, "prompt_cache_options": options}
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
+    assert list(retained(server)) == lifetimes
+
+
 def test_responses_say_what_was_written_for_how_long(sdk: openai.OpenAI) -> None:
     reply = sdk.responses.create(
         model=MODEL, input=LONG, max_output_tokens=2, prompt_cache_options={"ttl": "12h"}, prompt_cache_key="ledger"

@@ -11,6 +11,7 @@ import sys
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
+from mainstem.cli.environment import first_key
 from mainstem.cli.extras import require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.sampling import add_sampling_flags, read_sampling, sampling_fields
@@ -39,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--api-key",
         metavar="KEY",
         help="key for that server [env: MAINSTEM_API_KEY]",
-        default=os.environ.get("MAINSTEM_API_KEY"),
+        default=first_key(os.environ),
     )
     parser.add_argument("--system", metavar="TEXT", help="a system message before the conversation")
     add_sampling_flags(parser)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.cli.card import card, summary
+from mainstem.cli.environment import first_key
 from mainstem.cli.extras import require_extras
 from mainstem.errors import ConfigError
 
@@ -53,12 +54,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"of the server [default: {DEFAULT_URL}; env: OPENAI_BASE_URL]",
     )
     server.add_argument(
-        "--api-key", metavar="KEY", help="of the tenant whose request it is, or an operator's, which finds everyone's"
+        "--api-key",
+        default=_key_of(os.environ),
+        metavar="KEY",
+        help="of the tenant whose request it is, or an operator's, which finds everyone's "
+        "[env: MAINSTEM_API_KEY, or OPENAI_API_KEY beside OPENAI_BASE_URL]",
     )
     file = parser.add_argument_group("for a file")
     file.add_argument("--model", default="smollm2", metavar="NAME|PATH", help="whose tokenizer [default: smollm2]")
     file.add_argument("--pool-tokens", default="1000000", metavar="TOKENS", help="size of the pool [default: 1000000]")
     file.add_argument("--cards", default="5", metavar="COUNT", help="most cards to print [default: 5]")
+
+
+def _key_of(environment: Mapping[str, str]) -> str | None:
+    """The key for the server; one for OpenAI goes nowhere but where the environment says that it is used."""
+    return first_key(environment) or (environment.get("OPENAI_API_KEY") if environment.get("OPENAI_BASE_URL") else None)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -157,7 +157,8 @@ def _whole_ttl(body: LifetimeBody, said: HintsBody, options: OptionsBody) -> flo
     if body.cache_control is not None:
         ttl = body.cache_control.get("ttl") or ANTHROPIC_TTL
         return _seconds(ttl, "cache_control.ttl")
-    if body.prompt_cache_options is not None and options.mode != "explicit":
+    # Options that only compare requests, or name nothing, ask for no time.
+    if options.mode != "explicit" and (options.ttl or options.mode or options.prewarm):
         return _seconds(options.ttl or OPENAI_TTL, "prompt_cache_options.ttl")
     if body.prompt_cache_retention == "24h":
         return _seconds("24h", "prompt_cache_retention")
