@@ -1,15 +1,15 @@
 """One tenant floods a server, another asks now and then: how long its requests wait, and what choosing costs.
 
-No model runs. `flood` is on the virtual clock of `bench_schedule`, where a step takes 20 ms and each of its tokens
-1 ms, so its figures are the same everywhere. `decisions` times the real scheduler with 10,000 requests queued, of one
-tenant and of many.
+No model runs. `flood` and `at_once` are on the virtual clock of `bench_schedule`, where a step takes 20 ms and each of
+its tokens 1 ms, so their figures are the same everywhere. `decisions` times the real scheduler with 10,000 requests
+queued, of one tenant and of many.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,15 +21,29 @@ from mainstem.tree import RadixCache
 
 FLOOD, SMALL = ("tenant", "flood"), ("tenant", "small")
 STEP_S, TOKEN_S = 0.020, 0.001
-SEATS, POOL = 16, 20_000
-FLOODED, ASKED, PAUSE_S = 200, 20, 5.0
+SEATS = 16
+ASKED, PAUSE_S = 20, 5.0
 
 
-def flood(schedule: str, *, by_tenant: bool, requests: int = FLOODED) -> dict[str, Any]:
-    """So many requests of one tenant at once, and of another 20 one after the other, each 5 s after the one before."""
+class Flood(NamedTuple):
+    """What one tenant sends at once: so many requests, of this many tokens; and the length of the other's prompts."""
+
+    requests: int
+    shortest: int
+    longest: int
+    asked: int
+    pool: int
+
+
+FLOODS = [Flood(requests, 500, 2500, 500, 20_000) for requests in (50, 200, 800)]
+LONG_PROMPTS = Flood(40, 8000, 8001, 100, 200_000)
+
+
+def flood(schedule: str, sent: Flood, *, by_tenant: bool) -> dict[str, Any]:
+    """Requests of one tenant at once, and of another 20 one after the other, each 5 s after the one before."""
     rng = np.random.default_rng(0)
     scheduler = Scheduler(
-        RadixCache(POOL, by_tenant=by_tenant),
+        RadixCache(sent.pool, by_tenant=by_tenant),
         max_num_batched_tokens=BUDGET,
         max_num_seqs=SEATS,
         max_model_len=NO_LIMIT,
@@ -44,8 +58,8 @@ def flood(schedule: str, *, by_tenant: bool, requests: int = FLOODED) -> dict[st
         scheduler.add(request)
         return request
 
-    for i in range(requests):
-        ask(f"f{i}", int(rng.integers(500, 2500)), int(rng.integers(100, 300)), FLOOD)
+    for i in range(sent.requests):
+        ask(f"f{i}", int(rng.integers(sent.shortest, sent.longest)), int(rng.integers(100, 300)), FLOOD)
     now = flood_done = 0.0
     due, asked, steps = 1.0, 0, 0
     current: Request | None = None
@@ -55,7 +69,7 @@ def flood(schedule: str, *, by_tenant: bool, requests: int = FLOODED) -> dict[st
     while scheduler.has_work() or asked < ASKED:
         if current is None and asked < ASKED and (now >= due or not scheduler.has_work()):
             now = max(now, due)
-            current, began, began_step = ask(f"s{asked}", 500, 50, SMALL), now, steps
+            current, began, began_step = ask(f"s{asked}", sent.asked, 50, SMALL), now, steps
             asked += 1
         output = scheduler.schedule()
         now += STEP_S + TOKEN_S * sum(stop - start for _, start, stop in output.scheduled)
@@ -75,7 +89,9 @@ def flood(schedule: str, *, by_tenant: bool, requests: int = FLOODED) -> dict[st
     return {
         "schedule": schedule,
         "by tenant": by_tenant,
-        "flood": requests,
+        "flood": sent.requests,
+        "prompts of the flood": [sent.shortest, sent.longest - 1],
+        "prompts of the other": sent.asked,
         "wait s": _spread(waits),
         "wait steps": _spread(wait_steps),
         "flood done s": round(flood_done, 2),
@@ -84,30 +100,70 @@ def flood(schedule: str, *, by_tenant: bool, requests: int = FLOODED) -> dict[st
     }
 
 
+def at_once(tenants: int, length: int, *, by_tenant: bool) -> dict[str, Any]:
+    """Each tenant sends one prompt of this length, all at the same moment: when they have their first tokens."""
+    rng = np.random.default_rng(0)
+    scheduler = Scheduler(
+        RadixCache(2 * tenants * length, by_tenant=by_tenant),
+        max_num_batched_tokens=BUDGET,
+        max_num_seqs=SEATS,
+        max_model_len=NO_LIMIT,
+        by_tenant=by_tenant,
+    )
+    for i in range(tenants):
+        tokens = rng.integers(100, 32_000, length).astype(np.int32)
+        scheduler.add(Request(f"r{i}", tokens, SamplingParams(), max_tokens=1, namespace=("tenant", f"t{i}")))
+    now, waits = 0.0, []
+    while scheduler.has_work():
+        output = scheduler.schedule()
+        now += STEP_S + TOKEN_S * sum(stop - start for _, start, stop in output.scheduled)
+        scheduler.commit(output)
+        for request, _, _ in output.sources:
+            scheduler.finish(request)
+            waits.append(now)
+    return {
+        "tenants": tenants,
+        "prompt": length,
+        "by tenant": by_tenant,
+        "mean wait s": round(float(np.mean(waits)), 2),
+        "longest wait s": round(max(waits), 2),
+    }
+
+
 def _spread(values: list[Any]) -> dict[str, float]:
     return {"median": round(float(np.median(values)), 2), "max": round(float(max(values)), 2)}
 
 
 def main() -> None:
-    """Run both parts."""
+    """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
     parser.add_argument("--queued", type=int, default=10_000, help="queued requests (default %(default)s)")
     parser.add_argument("--steps", type=int, default=1000, help="timed steps (default %(default)s)")
     arguments = parser.parse_args()
-    figures: dict[str, Any] = {"flood": [], "decisions": []}
+    figures: dict[str, Any] = {"flood": [], "at once": [], "decisions": []}
     for schedule in ("fcfs", "lpm"):
         for by_tenant in (False, True):
-            for requests in (50, 200, 800):
-                case = flood(schedule, by_tenant=by_tenant, requests=requests)
+            for sent in (*FLOODS, LONG_PROMPTS):
+                case = flood(schedule, sent, by_tenant=by_tenant)
                 figures["flood"].append(case)
                 print(
-                    f"{schedule:5} {'by tenant' if by_tenant else 'one queue'} flood of {requests}: the other waits "
+                    f"{schedule:5} {'by tenant' if by_tenant else 'one queue'} flood of {sent.requests} (up to "
+                    f"{sent.longest - 1:,} tokens): the other's prompt of {sent.asked} waits "
                     f"{case['wait s']['median']:.1f} s ({case['wait steps']['median']:.0f} steps), at most "
                     f"{case['wait s']['max']:.1f} s ({case['wait steps']['max']:.0f}); the flood is done after "
                     f"{case['flood done s']:.0f} s, {case['preemptions']} preemptions",
                     flush=True,
                 )
+    for tenants in (2, 4, 8, 16):
+        for by_tenant in (False, True):
+            case = at_once(tenants, 4000, by_tenant=by_tenant)
+            figures["at once"].append(case)
+            print(
+                f"{tenants} prompts of 4,000 tokens at once, {'by tenant' if by_tenant else 'one after the other'}: "
+                f"first tokens after {case['mean wait s']:.1f} s, the last after {case['longest wait s']:.1f} s",
+                flush=True,
+            )
     for schedule in ("fcfs", "lpm"):
         for tenants in (1, 2, 100, 1000):
             case = decisions(schedule, arguments.queued, arguments.steps, tenants)

@@ -75,6 +75,7 @@ class ExplainedTraffic(TrafficMachine):
         anti_thrash=st.booleans(),
         by_tenant=st.booleans(),
         tenant_quota=st.just(1.0),
+        public=st.just(([], 0)),  # what was computed is noted by namespace here
         limit=st.sampled_from([FEW, 1000]),
     )
     def start(self, *, limit: int, **arguments: Any) -> None:

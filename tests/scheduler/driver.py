@@ -44,10 +44,18 @@ class Driver:
         by_tenant: bool = False,
         tenant_quota: float = 1.0,
         cache_reserve: float = 0.0,
+        declared: Sequence[int] = (),
+        share_after: int = 0,
     ) -> None:
+        """With `by_tenant`, `declared` tokens are public, as are those that `share_after` tenants have sent."""
         self.steps = 0
+        self.shares = bool(declared or share_after)
         if by_tenant and kind == "radix":
-            self.cache: PrefixCache = RadixCache(capacity, page_size, by_tenant=True, tenant_quota=tenant_quota)
+            self.cache: PrefixCache = RadixCache(
+                capacity, page_size, by_tenant=True, tenant_quota=tenant_quota, share_after=share_after
+            )
+            if declared:
+                self.cache.declare_public(declared, ("public",))
         else:
             self.cache = CACHES[kind](capacity, page_size)
         self.scheduler = Scheduler(
@@ -184,7 +192,8 @@ class Driver:
 
     def _keys(self, request: Request, stop: int) -> list[tuple[Any, ...]]:
         tokens = request.tokens.array[:stop].tolist()
-        return [(request.namespace, tuple(tokens[: end + 1])) for end in range(stop)]
+        namespace = () if self.shares else request.namespace
+        return [(namespace, tuple(tokens[: end + 1])) for end in range(stop)]
 
     def _check_source(self, output: SchedulerOutput, request: Request, entry: int, position: int) -> None:
         """The logits a request samples from must be those after its own last token."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainstem.scheduler import Request, RequestState
+from mainstem.scheduler import Request, RequestState, conversations
 from tests.scheduler.driver import Driver
 
 TURNS, SAID, REPLY = 4, 20, 5
@@ -16,9 +16,9 @@ def driver(capacity: int, *, anti_thrash: bool = True, schedule: str = "lpm", re
     return made
 
 
-def run(d: Driver, conversations: int) -> list[Request]:
+def run(d: Driver, number: int) -> list[Request]:
     """Conversations of four turns, all at once; each goes on as soon as its reply has ended."""
-    requests = {f"{c}-0": d.add(f"{c}-0", [100 * c + i for i in range(SAID)], REPLY) for c in range(conversations)}
+    requests = {f"{c}-0": d.add(f"{c}-0", [100 * c + i for i in range(SAID)], REPLY) for c in range(number)}
     answered: set[str] = set()
     while d.scheduler.has_work():
         d.step()
@@ -29,7 +29,7 @@ def run(d: Driver, conversations: int) -> list[Request]:
                 more = [100 * c + 20 * (turn + 1) + i for i in range(SAID)]
                 prompt = [*requests[name].tokens.array.tolist(), *more]
                 requests[f"{c}-{turn + 1}"] = d.add(f"{c}-{turn + 1}", prompt, REPLY)
-    assert len(d.done) == TURNS * conversations
+    assert len(d.done) == TURNS * number
     return list(requests.values())
 
 
@@ -121,3 +121,23 @@ def test_a_next_turn_that_is_taken_back_leaves_nothing_locked() -> None:
     d.scheduler.check_integrity()
     assert len(d.scheduler.conversations) == 0
     d.run()
+
+
+def test_a_tenant_with_many_conversations_does_not_make_another_ones_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversations, "MOST_KNOWN", 6)
+    d = Driver(2000, budget=100, max_num_seqs=8, anti_thrash=True, by_tenant=True)
+    d.scheduler.conversations.return_rate = 1.0
+    few, many = ("tenant", "few"), ("tenant", "many")
+    d.add("first", range(20), 3, namespace=few)
+    for number in range(10):
+        d.add(f"m{number}", [100 + 20 * number + i for i in range(20)], 3, namespace=many)
+    d.add("at work", range(900, 920), 200, namespace=many)
+    for number in range(8):
+        d.add(f"waits {number}", [1000 + 20 * number + i for i in range(20)], 200, namespace=many)
+    first = d.live["first"]
+    while "m9" not in d.done:
+        d.step()
+    assert d.scheduler.waiting
+    assert len(d.scheduler.conversations) == 6
+    again = d.add("first again", [*first.tokens.array.tolist(), 50], 3, namespace=few)
+    assert again.order == first.order

@@ -22,6 +22,8 @@ token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=14)
 
 # With `by_tenant` the first two parts name a tenant.
 NAMESPACES = st.sampled_from([(), ("tenant", "a"), ("tenant", "a", "salt", "x"), ("tenant", "b")])
+# What tenants share: nothing, these tokens, or what two of them have sent.
+PUBLIC: list[tuple[list[int], int]] = [([], 0), ([0, 1, 2, 0], 0), ([], 2)]
 
 
 class TrafficMachine(RuleBasedStateMachine):
@@ -36,6 +38,7 @@ class TrafficMachine(RuleBasedStateMachine):
         anti_thrash=st.booleans(),
         by_tenant=st.booleans(),
         tenant_quota=st.sampled_from([1.0, 0.5]),
+        public=st.sampled_from(PUBLIC),
     )
     def start(
         self,
@@ -47,6 +50,7 @@ class TrafficMachine(RuleBasedStateMachine):
         anti_thrash: bool,
         by_tenant: bool,
         tenant_quota: float,
+        public: tuple[list[int], int],
     ) -> None:
         capacity = max(num_slots // page_size, 2) * page_size
         kind, schedule = arrangement
@@ -60,6 +64,8 @@ class TrafficMachine(RuleBasedStateMachine):
             anti_thrash=anti_thrash,
             by_tenant=by_tenant,
             tenant_quota=tenant_quota,
+            declared=public[0],
+            share_after=public[1],
         )
         if anti_thrash:
             self.driver.scheduler.conversations.return_rate = 1.0

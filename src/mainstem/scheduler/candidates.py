@@ -86,15 +86,17 @@ class Candidates:
     Args:
         cache: that they will use.
         waiting: the queue.
-
-    Attributes:
-        reserve: slots of what is cached that nobody who waits may take at the moment.
+        running: who runs; the scheduler's own list.
+        cache_reserve: share of the pool that they may not take from the cache while others run.
     """
 
-    def __init__(self, cache: PrefixCache, waiting: TenantQueues) -> None:
-        self.reserve = 0
+    def __init__(
+        self, cache: PrefixCache, waiting: TenantQueues, running: Collection[Request], cache_reserve: float
+    ) -> None:
         self._cache = cache
         self._waiting = waiting
+        self._running = running
+        self._reserve = int(cache_reserve * cache.capacity)
         self._mean_reply = FIRST_GUESS
 
     def learn(self, reply_tokens: int) -> None:
@@ -134,7 +136,8 @@ class Candidates:
         known = max(found.length, donor.common if donor else 0)
         missing = len(request.tokens) - known
         stats = self._cache.stats()
-        takeable = max(stats.evictable - found.evictable - self.reserve, 0)
+        reserve = self._reserve if self._running else 0
+        takeable = max(stats.evictable - found.evictable - reserve, 0)
         return Room(missing + -missing % self._cache.page_size, stats.free + takeable)
 
     def pass_over(self, other: Request, donors: Donors) -> None:

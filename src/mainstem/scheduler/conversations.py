@@ -8,17 +8,19 @@ and those for which there is no room wait until others are done (Denning 1968 ra
 What is kept must be worth it. Nothing is while most replies are the last of their conversation. A lock lasts for some
 times the usual pause between two turns, and never longer than computing the whole pool takes: keeping a part of the
 pool idle for that time costs as much as computing that part again (ski rental: Karlin et al. 1988). Locks give way to
-what runs already, that of the conversation which came last first.
+what runs already, that of the conversation which came last first. So many are known at most; when there are too many,
+the one that ended first is forgotten of the tenant that has most, so nobody with many pushes out another's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from mainstem.owned import Owned
 from mainstem.pages import SlotArray
 from mainstem.scheduler.request import Request
 from mainstem.tree import Namespace, PrefixCache, PrefixHandle, TokenArray
@@ -59,14 +61,17 @@ class Conversations:
 
     Args:
         cache: that holds their prefixes.
+        tenant_of: whose a namespace is.
 
     Attributes:
         return_rate: of the last replies, the share that was followed by another turn.
     """
 
-    def __init__(self, cache: PrefixCache) -> None:
+    def __init__(self, cache: PrefixCache, tenant_of: Callable[[Namespace], Hashable]) -> None:
         self._cache = cache
-        self._idle: list[Conversation] = []  # by the ends of their replies
+        self._tenant_of = tenant_of
+        self._idle: dict[Conversation, None] = {}  # by the ends of their replies
+        self._owned: Owned[Conversation] = Owned()  # the same, by tenant
         self._returned: dict[Request, Conversation] = {}
         self.return_rate = 0.0
         self._token_seconds = math.inf
@@ -99,8 +104,9 @@ class Conversations:
 
     def expire(self, now: float) -> None:
         """End the locks that have lasted long enough."""
-        while self._idle and now > self._idle[0].since + self._rental:
-            self._unlock(self._idle.pop(0))
+        while self._idle and now > (first := next(iter(self._idle))).since + self._rental:
+            self._unlock(first)
+            self._forget(first)
             self.return_rate = _mean(self.return_rate, 0.0)
         if now > self.deadline:
             for conversation in self._idle:
@@ -118,10 +124,14 @@ class Conversations:
             handle = request.handle
         length = request.num_owned
         tokens, slots = request.tokens.array[:length].copy(), request.table.slots[:length].copy()
-        self._idle.append(Conversation(request.order, request.namespace, tokens, slots, handle, now))
+        conversation = Conversation(request.order, request.namespace, tokens, slots, handle, now)
+        self._idle[conversation] = None
+        self._owned.add(conversation, self._tenant_of(request.namespace), 1)
         self._turn = _mean(self._turn, length - request.num_computed_before)
         if len(self._idle) > MOST_KNOWN:
-            self._unlock(self._idle.pop(0))
+            one_too_many = self._owned.first(by_size=False)
+            self._unlock(one_too_many)
+            self._forget(one_too_many)
 
     def place_of(self, request: Request, now: float) -> int | None:
         """The place of the conversation that a new request continues, from now on the request's own."""
@@ -134,7 +144,7 @@ class Conversations:
                 and conversation.namespace == request.namespace
                 and np.array_equal(conversation.tokens, tokens[:length])
             ):
-                self._idle.remove(conversation)
+                self._forget(conversation)
                 self._returned[request] = conversation
                 self.return_rate = _mean(self.return_rate, 1.0)
                 self._pause = _mean(self._pause, now - conversation.since)
@@ -168,7 +178,7 @@ class Conversations:
         Whose next turn has not come goes first, and of those the conversation that came last.
         """
         mine = self._returned.get(request) if request is not None else None
-        for group in (self._idle, [c for c in self._returned.values() if c is not mine]):
+        for group in (list(self._idle), [c for c in self._returned.values() if c is not mine]):
             kept = [c for c in group if c.handle is not None and of(c.namespace)]
             if kept:
                 self._unlock(max(kept, key=lambda conversation: conversation.order))
@@ -180,6 +190,7 @@ class Conversations:
         for conversation in self._all():
             self._unlock(conversation)
         self._idle.clear()
+        self._owned = Owned()
         self._returned.clear()
 
     def slots(self) -> Iterator[int]:
@@ -191,6 +202,11 @@ class Conversations:
     def _all(self) -> Iterator[Conversation]:
         yield from self._idle
         yield from self._returned.values()
+
+    def _forget(self, conversation: Conversation) -> None:
+        """It is no longer between two turns."""
+        del self._idle[conversation]
+        self._owned.remove(conversation)
 
     def _unlock(self, conversation: Conversation) -> None:
         if conversation.handle is not None:

@@ -116,6 +116,7 @@ class Request:
         self.charged = 0.0
         self.charged_before = 0
         self.num_computed_before = self.num_replied_before = 0
+        self.finish_tag = 0.0  # see `VirtualTime`
         # Tokens of its reply that were drafted, and those of them that it really said.
         self.num_drafted = 0
         self.num_accepted = 0

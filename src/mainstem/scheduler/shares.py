@@ -40,6 +40,11 @@ class Shares:
         waiting.defers = self.has_its_share
 
     @property
+    def free_seats(self) -> int:
+        """How many more requests may run."""
+        return self._max_num_seqs - len(self._running)
+
+    @property
     def seats(self) -> int:
         """How many requests of a tenant may run while others wait."""
         return max(self._max_num_seqs // max(len(self._waiting.live), 1), 1)

@@ -5,7 +5,8 @@ reply, as the queues count work. The next request is one of the tenant with the 
 order of its queue holds (VTC: Sheng et al. 2024, Fairness in Serving Large Language Models). Who has not waited before
 begins with what the last one had that was let in, so that nobody saves up turns (start-time fair queuing: Goyal et al.
 1996). So of two tenants that both wait all the time, neither is served more than the other by more than the largest
-request of each, and what those that run were thought to cost too little.
+request of each, what those that run were thought to cost too little, and short prompts that go before long ones
+(`VirtualTime`).
 
 It knows tenants, their queues and how many of their requests run. What these hold is for `mainstem.scheduler.shares`.
 """
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 from mainstem.errors import ConfigError
 from mainstem.scheduler.request import Request
+from mainstem.scheduler.virtual_time import VirtualTime
 from mainstem.scheduler.waiting import WaitingQueue
 from mainstem.scheduler.wanted import tokens_to
 from mainstem.tree import (
@@ -43,15 +45,17 @@ class Tenant:
     Attributes:
         key: the beginning of its namespaces that names it.
         queue: its requests that wait.
+        queued_tokens: how many these have.
         served: work done for it, beginning with what others had when it came.
         seats: how many of its requests run.
     """
 
-    __slots__ = ("key", "queue", "seats", "served")
+    __slots__ = ("key", "queue", "queued_tokens", "seats", "served")
 
     def __init__(self, key: NamespaceKey, queue: WaitingQueue, served: float) -> None:
         self.key = key
         self.queue = queue
+        self.queued_tokens = 0
         self.served = served
         self.seats = 0
 
@@ -96,6 +100,7 @@ class TenantQueues:
         self._tenants: dict[NamespaceKey, Tenant] = {}
         self._waiting: dict[NamespaceKey, Tenant] = {}
         self._live: dict[NamespaceKey, Tenant] = {}
+        self._time = VirtualTime()
         self._served = 0.0  # by the tenant that was let in last, before that
         # Heaps of who waits by what they were served; entries that no longer hold are dropped on top. In `_deferred`
         # are those for whom it is not time, in `_aside` those of whom nobody can be seen, both until `show_all`.
@@ -103,6 +108,7 @@ class TenantQueues:
         self._deferred: list[tuple[float, int, Tenant]] = []
         self._aside: list[Tenant] = []
         self._favoured: Tenant | None = None
+        self._held_back: set[Tenant] = set()
         self._changed: set[WaitingQueue] = set()
         self._serials = count()
         self._remembered = FEW_TENANTS
@@ -190,6 +196,7 @@ class TenantQueues:
             tenant.served = max(tenant.served, self._least_served())
         self._live[tenant.key] = tenant
         tenant.queue.add(request)
+        tenant.queued_tokens += len(request.tokens)
         self.latest = request
         if tenant.key not in self._waiting:
             self._waiting[tenant.key] = tenant
@@ -199,6 +206,7 @@ class TenantQueues:
         """It leaves, let in or not."""
         tenant = self.tenant_of(request)
         tenant.queue.remove(request)
+        tenant.queued_tokens -= len(request.tokens)
         self._settle(tenant)
 
     def next(self, work_of: Callable[[Request], float]) -> Request | None:
@@ -211,26 +219,40 @@ class TenantQueues:
         return None if tenant is None else tenant.queue.next(work_of)
 
     def favour(self, tenant: Tenant | None) -> None:
-        """It is this tenant's turn for one request, until `show_all`."""
+        """It is this tenant's turn for one request."""
         self._favoured = tenant
+
+    def may_be_passed(self, tenant: Tenant) -> bool:
+        """Whether others may go before this tenant in its turn."""
+        return len(self._waiting) > 1 and tenant is not self._favoured
+
+    def hold_back(self, tenant: Tenant) -> None:
+        """Let in nobody of this tenant, and nobody who is to come after it, until `show_all`."""
+        self._held_back.add(tenant)
 
     def _turn(self) -> Tenant | None:
         if len(self._waiting) == 1:
-            return next(iter(self._waiting.values()))
+            (tenant,) = self._waiting.values()
+            return None if tenant in self._held_back else tenant
         favoured = self._favoured
-        if favoured is not None and favoured.queue.any_visible:
+        if favoured is not None and self._can_be_next(favoured):
             return favoured
-        while (tenant := self._first_of(self._turns)) is not None:
-            if not self.defers(tenant):
-                return tenant
+        while (next_one := self._first_of(self._turns)) is not None:
+            if not self.defers(next_one):
+                return next_one
             heappush(self._deferred, heappop(self._turns))
+        if any(tenant.queue.any_visible and not self.defers(tenant) for tenant in self._held_back):
+            return None
         return self._first_of(self._deferred)
+
+    def _can_be_next(self, tenant: Tenant) -> bool:
+        return tenant.queue.any_visible and tenant not in self._held_back
 
     def _first_of(self, turns: list[tuple[float, int, Tenant]]) -> Tenant | None:
         while turns:
             served, _, tenant = turns[0]
             if tenant.served == served and tenant.key in self._waiting:
-                if tenant.queue.any_visible:
+                if self._can_be_next(tenant):
                     return tenant
                 self._aside.append(tenant)
             heappop(turns)
@@ -249,24 +271,43 @@ class TenantQueues:
         queue.hide_one(request)
 
     def is_hidden(self, request: Request) -> bool:
-        """Whether this request is passed over."""
-        return self.tenant_of(request).queue.is_hidden(request)
+        """Whether this request is passed over, or its tenant held back."""
+        tenant = self.tenant_of(request)
+        return tenant in self._held_back or tenant.queue.is_hidden(request)
 
     def show_all(self) -> None:
-        """Nobody is hidden any more, and nobody deferred or favoured."""
+        """Nobody is hidden any more, and nobody held back or deferred."""
         for queue in self._changed:
             queue.show_all()
         self._changed.clear()
         again = [*self._aside, *(tenant for _, _, tenant in self._deferred)]
         self._aside.clear()
         self._deferred.clear()
-        self._favoured = None
+        self._held_back.clear()
         for tenant in again:
             self._file(tenant)
 
     def within(self, request: Request, stop: int) -> Sequence[Request]:
         """Those whose prompts are among the first `stop` tokens of this request, by their places."""
         return self.tenant_of(request).queue.within(request, stop)
+
+    # -- when prompts would be done -------------------------------------------------------------------------------
+
+    def finish_tag(self, request: Request, num_tokens: int) -> float:
+        """The finish tag that a waiting request would have if so many of its tokens were to be computed."""
+        return self._time.finish_tag(self.tenant_of(request), num_tokens)
+
+    def begun(self, request: Request) -> None:
+        """A request was let in, and holds what is cached of it: give it its finish tag."""
+        request.finish_tag = self._time.begin(self.tenant_of(request), request.num_remaining)
+
+    def broken_off(self, request: Request, num_tokens: int) -> None:
+        """So many tokens of a request's prompt will not be computed."""
+        self._time.give_back(self.tenant_of(request), num_tokens)
+
+    def advance(self, num_tokens: int) -> None:
+        """A step computes so many tokens of prompts."""
+        self._time.advance(num_tokens, {tenant: tenant.queued_tokens for tenant in self._waiting.values()})
 
     # -- what happens to others -----------------------------------------------------------------------------------
 
@@ -343,3 +384,4 @@ class TenantQueues:
             assert not tenant.queue or (key, tenant.served) in turns, f"{key} waits and has no turn"
         assert not self._aside, "somebody is left aside"
         assert not self._deferred, "somebody is left deferred"
+        assert not self._held_back, "somebody is left held back"
