@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -73,3 +74,39 @@ def test_a_message_that_the_template_changed_has_no_mark() -> None:
         Message(role="user", parts=("x",), breakpoints=mark),
     )
     assert lengths(Conversation(messages), "<user>HELLO<user>x") == [(len("<user>HELLO<user>x"), None)]
+
+
+def test_a_message_that_is_there_twice_is_marked_where_it_stands() -> None:
+    twice = "The same file was read again, and it has more than sixty-four characters in it."
+    mark = (Breakpoint(0, None),)
+    messages = [
+        Message(role="user", parts=(twice,)),
+        Message(role="assistant", parts=("yes",), breakpoints=mark),
+        Message(role="user", parts=(f"It said: {twice}",)),
+    ]
+    text, marks = rendered(messages)
+    assert lengths(Conversation(tuple(messages)), text) == marks
+
+
+def test_a_mark_is_never_beyond_its_message() -> None:
+    message = Message(role="user", parts=("assistant",), breakpoints=(Breakpoint(0, None),))
+    text, marks = rendered([message])  # ends with the same word
+    assert lengths(Conversation((message,)), text) == marks
+
+
+def test_blank_text_is_marked_where_it_stands() -> None:
+    message = Message(role="user", parts=("   ",), breakpoints=(Breakpoint(0, None),))
+    text, marks = rendered([message])
+    assert lengths(Conversation((message,)), text) == marks
+
+
+def test_texts_that_repeat_themselves_are_searched_in_linear_time() -> None:
+    size = 200_000
+    messages = (
+        Message(role="user", parts=("ab" + "a" * size,)),
+        Message(role="user", parts=("b",), breakpoints=(Breakpoint(0, None),)),
+    )
+    text, _ = rendered([messages[0]])
+    began = time.perf_counter()
+    assert lengths(Conversation(messages), text + "a" * 2 * size) == []
+    assert time.perf_counter() - began < 2.0  # from the right it takes half a minute

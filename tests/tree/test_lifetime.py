@@ -8,6 +8,8 @@ import pytest
 
 from mainstem.tree import EvictionReason, RadixCache
 from mainstem.tree.hints import CacheHints, Keep, Retention
+from mainstem.tree.keys import Namespace
+from mainstem.tree.node import Node
 from mainstem.tree.order import MANY_BRANCHES, SHARED_TTL_FACTOR
 from mainstem.tree.sessions import Track
 
@@ -32,14 +34,19 @@ def cache(clock: Clock) -> RadixCache:
     return RadixCache(100, clock=clock)
 
 
-def serve(cache: RadixCache, tokens: list[int], **hints: object) -> int:
+def serve(cache: RadixCache, tokens: list[int], space: Namespace = (), **hints: object) -> int:
     """One request; returns how many of its tokens were cached."""
-    said = CacheHints(**hints)  # type: ignore[arg-type]
-    match = cache.match_prefix(tokens)
-    cache.begin(tokens, (), match, said)
-    handle = cache.insert(tokens).handle
-    cache.end(tokens, (), handle, said)
+    length = serve_unchecked(cache, tokens, space, **hints)
     cache.check_integrity()
+    return length
+
+
+def serve_unchecked(cache: RadixCache, tokens: list[int], space: Namespace = (), **hints: object) -> int:
+    said = CacheHints(**hints)  # type: ignore[arg-type]
+    match = cache.match_prefix(tokens, space)
+    cache.begin(tokens, space, match, said)
+    handle = cache.insert(tokens, space).handle
+    cache.end(tokens, space, handle, said)
     return match.length
 
 
@@ -272,6 +279,85 @@ def test_a_session_that_alternates_between_two_prompts_loses_the_end_of_neither(
     assert cache.evicted_by_reason[EvictionReason.REWRITTEN] == 0
 
 
+def test_what_hangs_on_the_doubtful_part_of_a_request_that_ran_beside_others_is_evicted_first(
+    cache: RadixCache,
+) -> None:
+    hints = CacheHints(session="x")
+    serve(cache, [1, 2, 3, 4], session="x")
+    serve(cache, [1, 5, 6, 7], session="x")  # of 2, 3, 4 it used nothing
+    longer, shorter = [1, 5, 8, 8, 9, 9], [1, 5, 8, 8]
+    for tokens in (longer, shorter):
+        cache.begin(tokens, (), cache.match_prefix(tokens), hints)
+        handle = cache.insert(tokens).handle
+        cache.insert([1, 5, 8, 8, 2, 2])
+        if tokens is shorter:
+            cache.end(shorter, (), handle, hints)
+    cache.end(longer, (), cache.insert(longer).handle, hints)
+    cache.check_integrity()
+
+
+def test_requests_at_once_teach_nothing_of_ends(cache: RadixCache) -> None:
+    hints = CacheHints(session="x")
+    for first in range(12):
+        prompts = [[first, 20, 21, 22, number] for number in range(3)]
+        for tokens in prompts:
+            cache.begin(tokens, (), cache.match_prefix(tokens), hints)
+        for tokens in prompts:
+            cache.end(tokens, (), cache.insert(tokens).handle, hints)
+            cache.check_integrity()
+        cache.reset()
+    serve(cache, [1, 2, 3, 4], session="y")
+    cache.evict(1)
+    assert cache.evicted_by_reason[EvictionReason.REWRITTEN] == 0
+
+
+def test_ending_a_session_of_many_branches_again_and_again_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = RadixCache(10_000)
+    for number in range(2_000):
+        serve_unchecked(cache, [1, number], session="x")
+    asked = 0
+    is_given_up = cache._order.is_given_up
+
+    def count(node: Node) -> bool:
+        nonlocal asked
+        asked += 1
+        return is_given_up(node)
+
+    monkeypatch.setattr(cache._order, "is_given_up", count)
+    for _ in range(100):
+        cache.end_session("x")
+    assert asked < 20_000
+    cache.check_integrity()
+
+
+def test_another_tenants_sessions_do_not_push_out_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainstem.tree.sessions.MAX_SESSIONS", 10)
+    cache = RadixCache(1000, by_tenant=True)
+    serve(cache, [1, 2, 3], ("tenant", "a"), session="s")
+    for number in range(50):
+        serve(cache, [4, number], ("tenant", "b"), session=str(number))
+    assert cache.end_session("s", ("tenant", "a"))
+
+
+def test_what_is_public_is_no_sessions_own_even_if_a_session_computes_it_again() -> None:
+    cache = RadixCache(100, by_tenant=True)
+    space = ("tenant", "a", "model", "m")
+    cache.declare_public([1, 2, 3], ("public", "model", "m"))
+    serve(cache, [1, 2, 3, 4], space, session="s", ends_session=True)
+    cache.evict(1)
+    assert cache.evicted_by_reason[EvictionReason.ENDED] == 1
+    cache.evict(1)
+    assert cache.evicted_by_reason[EvictionReason.ENDED] == 1
+
+
+def test_inserting_below_a_prefix_does_not_retain_it_anew(cache: RadixCache, clock: Clock) -> None:
+    serve(cache, [1, 2, 3], keep=keep(3, ttl_s=30.0))
+    clock.now = 40.0
+    cache.insert([1, 2, 4])
+    cache.check_integrity()
+    assert all(cache._order.retention_of(node) is None for node in cache.path([1, 2, 3]))
+
+
 def test_what_a_session_brings_after_a_rewrite_counts_as_idle_for_longer(cache: RadixCache, clock: Clock) -> None:
     serve(cache, [1, 2, 3, 4], session="x")
     serve(cache, [8, 9], session="y")
@@ -419,15 +505,18 @@ def test_what_was_long_ago_counts_little() -> None:
     assert track.return_rate < 0.1
 
 
-def test_sessions_and_their_branches_are_bounded(monkeypatch: pytest.MonkeyPatch, cache: RadixCache) -> None:
+def test_sessions_and_their_branches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainstem.tree.sessions.MAX_SESSIONS", 5)
     monkeypatch.setattr("mainstem.tree.sessions.MAX_TIPS", 3)
+    cache = RadixCache(100)
     for number in range(20):
         serve(cache, [1, number], session="many branches")
         serve(cache, [2, number], session=str(number))
     sessions = cache._sessions._known
     assert len(sessions) == 5
-    assert len(sessions[(), "many branches"].tips) == 3
+    session = sessions.get(((), "many branches"))
+    assert session is not None
+    assert len(session.tips) == 3
 
 
 @pytest.mark.parametrize(("asked", "given"), [(1.0, 30.0), (300.0, 300.0), (301.0, 900.0), (1e9, 86400.0)])

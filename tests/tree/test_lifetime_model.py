@@ -73,6 +73,7 @@ class Client:
     left: list[Left] = field(default_factory=list)
     found: int = 0
     loses: bool = False
+    is_over: bool = False
 
 
 def common_prefix(one: Prefix, other: Prefix) -> Prefix:
@@ -135,6 +136,9 @@ class LifetimeMachine(RuleBasedStateMachine):
         for prefix in prefixes:
             known = self.known[prefix]
             known.retention = self.retained(prefix)
+            if known.given_up is not None and known.user in self.clients:
+                client = self.clients[known.user]
+                client.is_over = client.is_over and prefix not in client.tips
             known.given_up = None
             known.doubtful = False
             known.last_used = now
@@ -151,6 +155,9 @@ class LifetimeMachine(RuleBasedStateMachine):
                 known.given_up, known.retention, known.doubtful = self.num_given_up, None, False
 
     def finish(self, name: str) -> None:
+        if self.clients[name].is_over:
+            return
+        self.clients[name].is_over = True
         for tip in self.clients[name].tips:
             self.give_up(name, tip)
 
@@ -191,7 +198,7 @@ class LifetimeMachine(RuleBasedStateMachine):
             return
         for prefix in reversed(self.path(tokens)[client.found :]):
             known = self.known[prefix]
-            if known.user != name or self.is_locked(prefix):
+            if known.user != name or self.is_locked(prefix) or len(self.children(prefix)) != (prefix != tokens):
                 return
             known.doubtful = known.doubtful or (known.given_up is None and self.retained(prefix) is None)
 
@@ -276,6 +283,7 @@ class LifetimeMachine(RuleBasedStateMachine):
         if name is not None:
             client = self.clients[name]
             client.prompt = tokens
+            client.is_over = False
             self.come_back(client, tokens, found)
             client.tips = [tip for tip in client.tips if tip not in found]
             if client.latest in client.tips and client.latest is not None:

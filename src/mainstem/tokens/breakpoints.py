@@ -6,8 +6,7 @@ template changed is not found, and its breakpoint is left out: what it asks for 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_BREAKPOINTS = 4
 """Of more, the last ones count."""
+ANCHOR = 64
+"""Characters that a text must have to be looked for from the end of a prompt."""
 _INSTRUCTIONS = ("system", "developer")
 
 
@@ -46,6 +47,14 @@ class _Found(NamedTuple):
     start: int
     stop: int
     cut: int
+
+
+class _Search(NamedTuple):
+    """The marks of messages, where the last message ends, and whether all of them were found."""
+
+    ends: list[_End]
+    stop: int
+    whole: bool
 
 
 def locate(
@@ -77,58 +86,82 @@ def _tokens_before(character: int, prompt: KnownPrompt, encode: Callable[[str], 
 def _ends(conversation: Conversation, text: str) -> list[_End]:
     """Where the text of a prompt is marked, in order.
 
-    What it begins with is looked for from its beginning. The other marks that count are mostly near its end, so they
-    are looked for from there: a prompt that grows is not searched as a whole at each turn.
+    What it begins with is looked for from its beginning. The other marks that count are mostly near its end, so a long
+    message before them is looked for from there: a prompt that grows is not searched as a whole at each turn.
     """
     messages = conversation.messages
-    num_instructions = next((i for i, m in enumerate(messages) if m.role not in _INSTRUCTIONS), len(messages))
-    ends: list[_End] = []
-    begin = 0
-    for message in messages[:num_instructions]:
-        if (found := _find(message, partial(_from_left, text, begin))) is not None:
-            ends += _marks(message, found)
-            begin = found.stop
+    first = next((i for i, m in enumerate(messages) if m.role not in _INSTRUCTIONS), len(messages))
+    instructions = _search(messages[:first], text, 0)
+    ends = instructions.ends
     of_tools = [tool.breakpoint for tool in conversation.tools if tool.breakpoint is not None]
     if of_tools:
         # Where a template puts the tools is its own affair; before the first turn they are all there.
-        first = (_find(message, partial(_from_left, text, begin)) for message in messages[num_instructions:])
-        ends += [_End(found.start, of_tools[-1].ttl) for found in first if found is not None][:1]
-    later: list[_End] = []
-    stop = len(text)
-    marked = [index for index, message in enumerate(messages) if message.breakpoints and index >= num_instructions]
-    for message in reversed(messages[marked[0] :] if marked else ()):
-        if len(later) >= MAX_BREAKPOINTS:
-            break
-        if (found := _find(message, partial(_from_right, text, begin, stop))) is not None:
-            later = [*_marks(message, found), *later]
-            stop = found.start
-    return ends + later
+        starts = (_find(message, text, instructions.stop) for message in messages[first:])
+        ends += [_End(found.start, of_tools[-1].ttl) for found in starts if found is not None][:1]
+    marked, num_marks = len(messages), 0
+    for index in range(len(messages) - 1, first - 1, -1):
+        if messages[index].breakpoints and num_marks < MAX_BREAKPOINTS:
+            marked, num_marks = index, num_marks + len(messages[index].breakpoints)
+    if num_marks:
+        ends += _search_late(messages[first:], marked - first, text, instructions.stop)
+    return ends
 
 
-def _find(message: Message, find: Callable[[str], int]) -> _Found | None:
+def _search_late(messages: Sequence[Message], marked: int, text: str, begin: int) -> list[_End]:
+    """The marks from message number `marked` on, in the text from `begin` on."""
+    anchor = next((i for i in range(marked - 1, -1, -1) if len(messages[i].text) >= ANCHOR), None)
+    if anchor is not None:
+        # A text that is there twice is taken to be where it was last; then what follows it is not found.
+        stop = _end_of_last(text, messages[anchor].text, begin)
+        if stop is not None:
+            found = _search(messages[anchor + 1 :], text, stop)
+            if found.whole:
+                return found.ends
+    return _search(messages, text, begin).ends
+
+
+def _end_of_last(text: str, wanted: str, begin: int) -> int | None:
+    """Where a text ends that is in another one, after `begin`; where it is last.
+
+    Python finds from the left in linear time, but not from the right; so it is looked for in the reversed text, in as
+    much of it as is needed.
+    """
+    backwards, size = wanted[::-1], 2 * len(wanted) + 1024
+    while True:
+        at = text[max(len(text) - size, begin) :][::-1].find(backwards)
+        if at >= 0:
+            return len(text) - at
+        if size >= len(text) - begin:
+            return None
+        size *= 2
+
+
+def _search(messages: Sequence[Message], text: str, at: int) -> _Search:
+    """Look for messages one after the other."""
+    ends: list[_End] = []
+    whole = True
+    for message in messages:
+        found = _find(message, text, at)
+        if found is None:
+            whole = whole and not message.text.strip()
+            continue
+        lengths = (len("\n".join(message.parts[: mark.part + 1])) - found.cut for mark in message.breakpoints)
+        ends += [
+            _End(found.start + min(max(length, 0), found.stop - found.start), mark.ttl)
+            for mark, length in zip(message.breakpoints, lengths, strict=True)
+        ]
+        at = found.stop
+    return _Search(ends, at, whole)
+
+
+def _find(message: Message, text: str, begin: int) -> _Found | None:
     """Where the text of a message is, as it is or without the white space around it."""
     whole = message.text
-    stripped = whole.strip()
-    if not stripped:
+    if not whole:
         return None
-    if (start := find(whole)) >= 0:
+    if (start := text.find(whole, begin)) >= 0:
         return _Found(start, start + len(whole), 0)
-    if (start := find(stripped)) >= 0:
+    stripped = whole.strip()
+    if stripped and (start := text.find(stripped, begin)) >= 0:
         return _Found(start, start + len(stripped), len(whole) - len(whole.lstrip()))
     return None
-
-
-def _from_left(text: str, begin: int, wanted: str) -> int:
-    return text.find(wanted, begin)
-
-
-def _from_right(text: str, begin: int, stop: int, wanted: str) -> int:
-    return text.rfind(wanted, begin, stop)
-
-
-def _marks(message: Message, found: _Found) -> list[_End]:
-    lengths = (len("\n".join(message.parts[: mark.part + 1])) - found.cut for mark in message.breakpoints)
-    return [
-        _End(min(max(found.start + length, found.start), found.stop), mark.ttl)
-        for mark, length in zip(message.breakpoints, lengths, strict=True)
-    ]

@@ -25,6 +25,7 @@ from mainstem.tree.radix import RadixCache
 from mainstem.tree.tenancy import public_part
 
 Clock = Callable[[], float]
+_FOR_NOBODY = (EvictionReason.EXPIRED, EvictionReason.RESET, EvictionReason.QUOTA)
 # What a ghost counts beside its tokens, since a short one takes more memory than its tokens do.
 _GHOST_SIZE = 32
 
@@ -36,7 +37,7 @@ class Fate(NamedTuple):
         reason: why they were evicted.
         at: when, by the ghosts' clock.
         idle_s: how long nobody had used them.
-        room_for: the request that needed the room; None if nobody did.
+        room_for: the request that needed the room; None if nobody did, or its own tenant's quota was used up.
     """
 
     reason: EvictionReason
@@ -86,7 +87,7 @@ class Ghosts(ABC):
 
     def _fate(self, reason: EvictionReason, last_used: float) -> Fate:
         now = self._clock()
-        room_for = None if reason in (EvictionReason.EXPIRED, EvictionReason.RESET) else self.room_for
+        room_for = None if reason in _FOR_NOBODY else self.room_for
         return Fate(reason, now, max(0.0, now - last_used), room_for)
 
 

@@ -139,6 +139,7 @@ class RadixCache(PrefixCache):
         if slots is None:
             self._require_room(len(tokens) - walk.length, walk)
             path = self._settle(walk)
+            self._touch(path)
             with self._order.asking(key, len(tokens) - walk.length):
                 runs = self._allocate_beside(path, len(tokens) - walk.length)
         else:

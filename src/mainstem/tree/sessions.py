@@ -10,22 +10,29 @@ It knows nodes and sessions; nothing of locks, slots or time.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeAlias, TypeVar
 
+from mainstem.owned import Owned
 from mainstem.tree.eviction import EvictionReason
 from mainstem.tree.fair import FairOrder
 from mainstem.tree.hints import CacheHints
 from mainstem.tree.keys import NamespaceKey
 from mainstem.tree.node import ChildKey, Node
 from mainstem.tree.tails import LostTails, Returns, depth_of
+from mainstem.tree.tenancy import is_public, tenant_key
+
+T = TypeVar("T")
+Name: TypeAlias = tuple[NamespaceKey, str]
 
 MAX_SESSIONS = 20_000
-"""Sessions that are remembered, whether they are over or not; the least recently used are forgotten."""
+"""Sessions that are remembered, whether they are over or not."""
 MAX_SOURCES = 1_000
 """Sources of hints whose record is kept."""
 MAX_TIPS = 256
 """Branches of one session that are remembered; of more, the oldest do not go with it."""
+MAX_CHILDREN = 64
+"""A node on which more branches hang stays when its session ends: looking at all of them would hold up others."""
 MEMORY = 400.0
 """After so many more cases of a kind, one counts a third."""
 TRUSTED = 0.75
@@ -83,7 +90,7 @@ class Session:
         record: of its source.
         tips: its own nodes at which its requests ended and none has gone on.
         latest: its own node at which its latest request ended, or what is left above it.
-        found: how many tokens the latest one had found.
+        found: how many tokens the one that runs had found; None where several run, or ran at once.
         returns: what its latest ones left.
         loses: the latest return that could be seen did not use half of what the request before had brought.
         left: the tip of the branch that it left last and has not come back to; once that is evicted, the node it hung
@@ -99,7 +106,7 @@ class Session:
         self.record = record
         self.tips: dict[Node, None] = {}
         self.latest: Node | None = None
-        self.found = 0
+        self.found: int | None = None
         self.returns = Returns()
         self.loses = False
         self.left: Node | tuple[Node, ChildKey] | None = None
@@ -137,8 +144,8 @@ class Sessions:
 
     def __init__(self, order: FairOrder) -> None:
         self._order = order
-        self._known: OrderedDict[tuple[NamespaceKey, str], Session] = OrderedDict()
-        self._records: OrderedDict[tuple[NamespaceKey, str], SourceRecord] = OrderedDict()
+        self._known: Remembered[Session] = Remembered(MAX_SESSIONS)
+        self._records: Remembered[SourceRecord] = Remembered(MAX_SOURCES)
         order.on_revival = self._revived
 
     # -- what requests say ----------------------------------------------------------------------------------------
@@ -163,7 +170,7 @@ class Sessions:
             session.left = None
             record.over[EvictionReason.SUPERSEDED].come_back()
         self._learn_loss(session, node, next_key)
-        session.found = depth_of(node)
+        session.found = depth_of(node) if session.running == 0 else None
         for tip in [tip for tip in session.tips if tip.last_used == node.last_used]:
             del session.tips[tip]  # the request goes on from there
         if session.running == 0 and session.latest is not None and session.latest in session.tips:
@@ -189,7 +196,6 @@ class Sessions:
         if node is not None and node.user is session:
             session.latest = node
             session.tips[node] = None
-            session.returns.leave(node, session.found)
             if len(session.tips) > MAX_TIPS:
                 del session.tips[next(iter(session.tips))]
         if hints.ends_session:
@@ -197,8 +203,11 @@ class Sessions:
         else:
             session.is_open = True
             session.record.open.say()
+        if session.latest is None or session.found is None:
+            return 0
+        session.returns.leave(session.latest, session.found)
         if session.loses:
-            self._doubt(session, node)
+            self._doubt(session.latest, session.found)
         return session.record.tails.expected
 
     def give_up_tail(self, nodes: Sequence[Node], key: ChildKey) -> None:
@@ -287,19 +296,26 @@ class Sessions:
         if not session.loses:
             session.record.tails.note(lost)
 
-    def _doubt(self, session: Session, node: Node | None) -> None:
-        """Doubt that what a request has brought will be used: the session's own nodes, from the tip upwards."""
-        length = depth_of(node) if node is not None else 0
-        while node is not None and node.user is session and node.locks == 0 and length > session.found:
-            length -= len(node.key)
+    def _doubt(self, tip: Node, found: int) -> None:
+        """Doubt that what a request has brought will be used: what its session alone has, after the first tokens.
+
+        Nothing else hangs on it, so that what is doubtful never goes before what is not.
+        """
+        node: Node | None = tip
+        length, below = depth_of(tip), 0
+        while node is not None and node.user is tip.user and length > found:
+            if node.locks or len(node.children) != below:
+                return
             self._order.doubt(node)
-            node = node.parent
+            length -= len(node.key)
+            node, below = node.parent, 1
 
     def _finish(self, session: Session) -> None:
-        if not session.is_over:
-            session.is_over = True
-            session.is_open = False
-            session.record.over[EvictionReason.ENDED].say()
+        if session.is_over:
+            return
+        session.is_over = True
+        session.is_open = False
+        session.record.over[EvictionReason.ENDED].say()
         if session.record.is_believed(EvictionReason.ENDED):
             for tip in session.tips:
                 self._give_up(session, tip, EvictionReason.ENDED)
@@ -309,7 +325,9 @@ class Sessions:
         node: Node | None = tip
         while node is not None and node.user is session and node.locks == 0:
             # The youngest child is the last that a session gives up, so this rarely looks at more than one.
-            if not all(map(self._order.is_given_up, reversed(node.children.values()))):
+            if len(node.children) > MAX_CHILDREN or not all(
+                map(self._order.is_given_up, reversed(node.children.values()))
+            ):
                 return
             if not self._order.is_given_up(node):
                 self._order.give_up(node, reason)
@@ -317,32 +335,56 @@ class Sessions:
 
     def _session(self, namespace: NamespaceKey, hints: CacheHints) -> Session:
         assert hints.session is not None
-        key = (namespace, hints.session)
-        session = self._known.get(key)
-        if session is None:
-            session = self._known[key] = Session(self._record(namespace, hints.source))
-            if len(self._known) > MAX_SESSIONS:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
-        return session
+        return self._known.get_or_make(
+            (namespace, hints.session), lambda: Session(self._record(namespace, hints.source))
+        )
 
     def _record(self, namespace: NamespaceKey, source: str) -> SourceRecord:
-        key = (namespace, source)
-        record = self._records.get(key)
-        if record is None:
-            record = self._records[key] = SourceRecord()
-            if len(self._records) > MAX_SOURCES:
-                self._records.popitem(last=False)
-        else:
-            self._records.move_to_end(key)
-        return record
+        return self._records.get_or_make((namespace, source), SourceRecord)
+
+
+class Remembered(Generic[T]):
+    """Things by namespace and name, so many at most: beyond that the least recently used of who has most goes.
+
+    Args:
+        limit: how many.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._things: dict[Name, T] = {}
+        self._owned: Owned[Name] = Owned()
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+    def get(self, name: Name) -> T | None:
+        """The thing of this name, if it is remembered; it counts as used no later."""
+        return self._things.get(name)
+
+    def get_or_make(self, name: Name, make: Callable[[], T]) -> T:
+        """The thing of this name, which is used now."""
+        thing = self._things.get(name)
+        if thing is not None:
+            self._owned.use(name)
+            return thing
+        thing = self._things[name] = make()
+        self._owned.add(name, tenant_key(name[0]), 1)
+        if len(self._things) > self._limit:
+            gone = self._owned.first(by_size=False)
+            self._owned.remove(gone)
+            del self._things[gone]
+        return thing
+
+    def values(self) -> Iterable[T]:
+        """All of them."""
+        return self._things.values()
 
 
 def _mark(node: Node | None, user: Session) -> None:
     """Note who has used a path. Where that is known already, it is known of all nodes above too."""
     while node is not None and node.parent is not None and node.user is not user and node.user is not SEVERAL:
-        if node.user is None:
+        if node.user is None and not is_public(node.space.namespace):
             node.user = user
         else:
             share(node)
