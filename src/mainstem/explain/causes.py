@@ -19,7 +19,7 @@ class MissCause(StrEnum):
     RESET = "reset"
     """They were cached and somebody asked to forget everything."""
     OTHER_NAMESPACE = "other_namespace"
-    """They are cached in a namespace that this request may not read."""
+    """Its own namespace sees them for the first time, and another has them cached, which only an operator is told."""
     ROUNDING = "rounding"
     """They are known and computed all the same: the last token of a prompt always is, since the reply begins with what
     the model says after it; and of pages that hold several tokens only whole ones are reused."""
