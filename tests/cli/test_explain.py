@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mainstem.cli.card import card
+from mainstem.cli.card import WIDTH, card
 from mainstem.cli.explain import configure
 from mainstem.cli.main import main
 from mainstem.config import EngineConfig, ServerConfig
