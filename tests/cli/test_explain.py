@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mainstem.cli.card import card
+from mainstem.cli.card import WIDTH, card
 from mainstem.cli.explain import configure
 from mainstem.cli.main import main
 from mainstem.config import EngineConfig, ServerConfig
@@ -253,3 +253,29 @@ def test_the_key_comes_from_the_environment(
     parser = argparse.ArgumentParser()
     configure(parser)
     assert parser.parse_args(["--last"]).api_key == key
+
+
+def test_an_id_in_a_card_is_not_broken() -> None:
+    """It stands where the line ends, and has a hyphen at which it could be."""
+    reply_id = "chatcmpl-de9b0b2e3f984770ab6d8d6945955509"
+    evicted = {
+        "cause": "evicted",
+        "tokens": 31,
+        "seconds": 0,
+        "fix": "",
+        "reason": "ended",
+        "at": 0,
+        "idle_seconds": 30,
+        "room_for": reply_id,
+    }
+    told = {
+        "id": "chatcmpl-1",
+        "prompt_tokens": 32,
+        "cached_tokens": 1,
+        "uncached_tokens": 31,
+        "prefill_seconds": 0,
+        "causes": [evicted],
+    }
+    lines = list(card(told))
+    assert any(reply_id in line for line in lines)
+    assert all(len(line) <= WIDTH for line in lines)

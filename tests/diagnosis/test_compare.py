@@ -199,6 +199,40 @@ def test_a_window_that_drops_the_oldest_messages(first: int) -> None:
     assert (found.openai_reason, found.anthropic_type) == ("context_compacted", "messages_changed")
 
 
+@pytest.mark.parametrize("sent", [(), NEXT], ids=["as it was", "with a question"])
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_window_over_a_history_whose_reply_is_not_sent_back(first: int, sent: tuple[Message, ...]) -> None:
+    """Nothing but the oldest messages is missing of what was sent."""
+    said = long_history()
+    found = compare(prompt(said).with_reply(reply()), prompt((*said[:first], *said[first + 2 :], *sent)))
+    assert found is not None
+    assert (found.cause, found.detail) == (Cause.HISTORY_WINDOWED, "2 messages left out")
+
+
+def test_a_window_over_a_history_whose_newest_message_changed() -> None:
+    said = long_history()
+    newest = Message(role="user", parts=("Look at it from the other side.",))
+    found = compare(prompt(said).with_reply(reply()), prompt((said[0], *said[3:-1], newest)))
+    assert found is not None
+    assert (found.cause, found.detail) == (Cause.HISTORY_WINDOWED, "2 messages left out")
+
+
+def test_a_message_that_comes_again_by_chance_is_no_window() -> None:
+    again = Message(role="user", parts=("Go on.",))
+    said = (history()[0], call("read", "{}"), result("One."), again, call("run", "{}"))
+    found = compare(prompt(said).with_reply(reply()), prompt((history()[0], again, call("write", "{}"))))
+    assert found is not None
+    assert found.cause is not Cause.HISTORY_WINDOWED
+
+
+def test_the_reply_is_not_counted_among_the_messages_sent() -> None:
+    said = long_history()
+    summary = Message(role="user", parts=("Summary: nothing found so far.",))
+    found = compare(prompt(said).with_reply(reply()), prompt((*said[:2], summary)))
+    assert found is not None
+    assert (found.cause, found.detail) == (Cause.HISTORY_ELIDED, f"{len(said) - 2} messages became 1")
+
+
 @pytest.mark.parametrize("first", [1, 2, 6])
 def test_old_messages_that_became_a_summary(first: int) -> None:
     said = long_history()

@@ -222,6 +222,23 @@ def test_what_a_caller_is_told_does_not_depend_on_other_namespaces(page_size: in
     assert told_to_bob(alice=True) == told_to_bob(alice=False) == [(0, 1, "first_seen"), (1, LENGTH + 1, "diverged")]
 
 
+def test_what_diverged_diverged_though_others_have_it() -> None:
+    """An operator is told what the caller is told; only what is first seen may be in another namespace."""
+    talk = Talk()
+    talk.run([1, 2, *prompt(1)], namespace=("bob",))
+    talk.run([3, 4, *prompt(1), *prompt(2, 10)], namespace=("alice",))
+    record = talk.run([3, 4, *prompt(1), *prompt(2, 10), *prompt(3, 5)], namespace=("bob",)).record
+    in_all = [("first_seen", 0, 2), ("diverged", 2, 102), ("first_seen", 102, 117)]
+    assert [(miss.cause.value, miss.start, miss.stop) for miss in record.public_misses] == in_all
+    assert [(miss.cause.value, miss.start, miss.stop, miss.other) for miss in record.misses] == [
+        ("other_namespace", 0, 2, "r2"),
+        ("diverged", 2, 102, None),
+        ("other_namespace", 102, 112, "r2"),
+        ("first_seen", 112, 117, None),
+    ]
+    assert talk.recorder.counts[MissCause.OTHER_NAMESPACE] == 12
+
+
 def test_requests_of_equal_prompts_wait_in_the_tree() -> None:
     talk = Talk(budget=40)
     first, second = talk.add(prompt(1)), talk.add(prompt(1))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from mainstem.explain import Miss, MissCause, Record
 from mainstem.explain.report import MAX_STRETCHES, explanation
 from mainstem.tree import EvictionReason
@@ -32,6 +34,28 @@ def test_whose_room_it_was_is_told_to_the_same_tenant_only() -> None:
 
 def test_of_several_the_longest_idle_time_is_told() -> None:
     assert cause_of(record_of(evicted(0, 10, 1.0), evicted(10, 20, 9.0), evicted(20, 30, 4.0)))["idle_seconds"] == 9.0
+
+
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [
+        (EvictionReason.LRU, "--kv-memory"),
+        (EvictionReason.QUOTA, "--tenant-quota"),
+        (EvictionReason.ENDED, "cache_hints.end"),
+        (EvictionReason.SUPERSEDED, "cache_hints.session_id"),
+        (EvictionReason.REWRITTEN, "end prompts as the next ones go on"),
+    ],
+)
+def test_the_fix_is_for_the_reason_that_most_tokens_were_evicted_for(reason: EvictionReason, fix: str) -> None:
+    other = EvictionReason.QUOTA if reason is EvictionReason.LRU else EvictionReason.LRU
+    fates = [Fate(each, 40.0, 1.0, None) for each in (other, reason)]
+    misses = [
+        Miss(start, stop, MissCause.EVICTED, fate)
+        for (start, stop), fate in zip([(0, 10), (10, 30)], fates, strict=True)
+    ]
+    told = cause_of(record_of(*misses))
+    assert told["reason"] == reason.value
+    assert fix in told["fix"]
 
 
 def test_who_was_computing_the_tokens_is_told() -> None:

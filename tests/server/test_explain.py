@@ -230,6 +230,25 @@ def test_two_tenants(two: BackgroundServer) -> None:
         assert alice.get("/metrics").status_code == 403
 
 
+def test_a_clock_stays_a_clock_where_another_tenant_has_the_same_prompt(two: BackgroundServer) -> None:
+    """What clients are told adds up to the metrics, and the operator's card names the tenant's own fault."""
+    before, after = (told(SYSTEM.format(clock), "Where?", "There.", QUESTION) for clock in ("10:00:01", "10:02:44"))
+    with client_of(two, "sk-alice") as alice, client_of(two, "sk-bob") as bob, client_of(two, "sk-ops") as operator:
+        start = counts(operator)
+        replies = [chat(bob, before), chat(alice, after), chat(bob, after)]
+        counted = {cause: tokens - start[cause] for cause, tokens in counts(operator).items()}
+        card = operator.get(f"/cache/explain/{replies[-1].json()['id']}").json()
+    assert replies[-1].headers["x-cache-miss-cause"] == "diverged:timestamp"
+    sums = {cause: sum(misses(reply).get(cause, 0) for reply in replies) for cause in CAUSES}
+    assert sums["diverged"] > 0
+    assert sums["other_namespace"] == 0
+    assert counted["other_namespace"] > 0
+    counted["first_seen"] += counted.pop("other_namespace")
+    assert counted == {cause: tokens for cause, tokens in sums.items() if cause != "other_namespace"}
+    assert (card["causes"][0]["cause"], card["causes"][0]["change"]) == ("diverged", "timestamp")
+    assert card["causes"][0]["tokens"] == misses(replies[-1])["diverged"]
+
+
 # The hosted forms
 
 

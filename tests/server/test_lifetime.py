@@ -220,7 +220,9 @@ def test_our_own_hints_retain_the_whole_prompt(
         ({"prompt_cache_options": {"ttl": "2d"}}, "prompt_cache_options.ttl"),
         ({"cache_control": {"type": "ephemeral", "ttl": "100h"}}, "cache_control.ttl"),
         ({"cache_hints": {"priority": 3}}, "cache_hints.priority"),
-        ({"cache_hints": {"expected_return_s": -1}}, "expected_return_s"),
+        ({"cache_hints": {"priority": "high"}}, "cache_hints.priority"),
+        ({"cache_hints": {"expected_return_s": -1}}, "cache_hints.expected_return_s"),
+        ({"cache_hints": {"end": "yes"}}, "cache_hints.end"),
         ({"cache_hints": {"session_id": ""}}, "cache_hints.session_id"),
         ({"prompt_cache_key": "k" * 300}, "prompt_cache_key"),
         ({"prompt_cache_options": {"mode": "other"}}, "prompt_cache_options.mode"),
@@ -231,7 +233,37 @@ def test_our_own_hints_retain_the_whole_prompt(
 def test_a_wish_that_is_none_is_refused_by_name(http: httpx.Client, fields: dict[str, Any], named: str) -> None:
     response = http.post("/v1/completions", json={"prompt": [70], "max_tokens": 1, **fields})
     assert response.status_code == 400
-    assert response.json()["error"]["param"] == named
+    error = response.json()["error"]
+    assert error["param"] == named
+    assert named in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("x-session-end", "yes"),
+        ("x-session-end", "2"),
+        ("x-session-end", ""),
+        ("x-expected-return-s", "soon"),
+        ("x-expected-return-s", "-1"),
+        ("x-session-id", ""),
+    ],
+)
+def test_a_header_that_says_nothing_is_refused_by_name(http: httpx.Client, header: str, value: str) -> None:
+    response = http.post("/v1/completions", json={"prompt": [70], "max_tokens": 1}, headers={header: value})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == header
+    assert header in error["message"]
+
+
+@pytest.mark.parametrize(("value", "given_up"), [("true", 100), ("1", 100), ("False", 0), ("0", 0)])
+def test_the_header_says_whether_a_session_ends(
+    server: BackgroundServer, http: httpx.Client, value: str, given_up: int
+) -> None:
+    body = {"prompt": [*range(70, 170)], "max_tokens": 1}
+    http.post("/v1/completions", json=body, headers={"x-session-id": f"says {value}", "x-session-end": value})
+    assert order_of(server).given_up_tokens == given_up
 
 
 def test_a_breakpoint_that_is_none_is_refused_by_name(http: httpx.Client) -> None:

@@ -41,9 +41,14 @@ def _cause(cause: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
     share = f"  {_seconds(cause['seconds'])}" if cause["seconds"] else ""
     yield f"{cause['tokens']:>7,}  {_label(cause)}{share}"
     for line in _details(cause, told):
-        yield from wrap(line, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ")
+        yield from _wrapped(line)
     if cause["fix"]:
-        yield from wrap(f"fix: {cause['fix']}", WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ")
+        yield from _wrapped(f"fix: {cause['fix']}")
+
+
+def _wrapped(text: str) -> list[str]:
+    """A text in lines, broken at spaces alone, so that an id or a flag in it can be copied."""
+    return wrap(text, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ", break_on_hyphens=False)
 
 
 def _details(cause: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:

@@ -121,7 +121,7 @@ def _labelled(label: str, text: str) -> str:
 
 
 def _wrapped(label: str, text: str) -> Iterator[str]:
-    first, *rest = textwrap.wrap(text, WIDTH - _LABEL - 3)
+    first, *rest = textwrap.wrap(text, WIDTH - _LABEL - 3, break_on_hyphens=False)
     yield _labelled(label, first)
     yield from (_labelled("", line) for line in rest)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mainstem.diagnosis.causes import Cause, Place
 from mainstem.diagnosis.difference import Difference, in_texts
-from mainstem.diagnosis.prompt import Field, Kind, MessagePart, Prompt
+from mainstem.diagnosis.prompt import REPLY, Field, Kind, MessagePart, Prompt
 from mainstem.diagnosis.texts import Change, changes, common_prefix, common_suffix, excerpt
 
 # Below this share of equal text at both ends, two messages are two messages and not one that was edited.
@@ -70,6 +70,8 @@ def _reply(old: MessagePart, new: MessagePart, at: int) -> Difference:
 
 def _history(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int, near_front: bool) -> Difference:
     olds, news, kept = _align(old, new, at)
+    if not kept:
+        olds, news, kept = _window(old, new, at)
     first, second = old[at], new[at]
     if not kept:
         return _parted(old[at:], new[at:], at)
@@ -88,18 +90,18 @@ def _history(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int, ne
 def _parted(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int) -> Difference:
     """The difference of histories that never come together again."""
     first, second = old[0], new[0]
-    sizes = [sum(len(field.text) for message in part for field in message.fields) for part in (old, new)]
+    sent = [message for message in old if message.path != REPLY]
+    sizes = [sum(len(field.text) for message in part for field in message.fields) for part in (sent, new)]
     if first.role == second.role and _continues(first, second):
         return _appended(second, at)
     if first.role == second.role and (_similar(first, second) or _is_elided(first.text(), second.text())):
         return _edited(first, second, Place.MESSAGES, at)
-    if len(new) < len(old) and sizes[1] < sizes[0] / 2 and len(old) > 2:
-        return _whole(
-            Cause.HISTORY_ELIDED, Place.MESSAGES, first, second, at, f"{_messages(len(old))} became {len(new)}"
-        )
+    if len(new) < len(sent) and sizes[1] < sizes[0] / 2 and len(old) > 2:
+        detail = f"{_messages(len(sent))} became {len(new)}"
+        return _whole(Cause.HISTORY_ELIDED, Place.MESSAGES, first, second, at, detail)
     if len(old) == 1 or first.role == "assistant":
         return _whole(Cause.BRANCHED, Place.MESSAGES, first, second, at, "")
-    return _whole(Cause.HISTORY_EDITED, Place.MESSAGES, first, second, at, f"{_messages(len(old))} replaced")
+    return _whole(Cause.HISTORY_EDITED, Place.MESSAGES, first, second, at, f"{_messages(len(sent))} replaced")
 
 
 def _align(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int) -> _Alignment:
@@ -112,6 +114,25 @@ def _align(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int) -> _
             kept += 1
         if kept > best.kept:
             best = _Alignment(len(olds) - kept, end - kept, kept)
+    return best
+
+
+def _window(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int) -> _Alignment:
+    """The longest stretch of the old history that the new one goes on with at `at`, as if what is before it were gone.
+
+    Where the reply was not sent back, the old history's end is not in the new one, and yet its oldest messages may have
+    been dropped. One message that comes again may be chance, unless nothing follows it in either.
+    """
+    olds, news = [message.content for message in old[at:]], [message.content for message in new[at:]]
+    sent = len(olds) - (old[-1].path == REPLY)
+    best = _Alignment(len(olds), len(news), 0)
+    for start in range(1, sent):
+        kept = 0
+        while start + kept < sent and kept < len(news) and olds[start + kept] == news[kept]:
+            kept += 1
+        certain = kept > 1 or (start + kept == sent and kept == len(news))
+        if certain and kept > best.kept:
+            best = _Alignment(start, 0, kept)
     return best
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from mainstem.tree import EvictionReason
+
 
 class MissCause(StrEnum):
     """Why tokens were not cached. Every uncached token has exactly one."""
@@ -19,7 +21,7 @@ class MissCause(StrEnum):
     RESET = "reset"
     """They were cached and somebody asked to forget everything."""
     OTHER_NAMESPACE = "other_namespace"
-    """They are cached in a namespace that this request may not read."""
+    """Its own namespace sees them for the first time, and another has them cached, which only an operator is told."""
     ROUNDING = "rounding"
     """They are known and computed all the same: the last token of a prompt always is, since the reply begins with what
     the model says after it; and of pages that hold several tokens only whole ones are reused."""
@@ -39,10 +41,17 @@ class MissCause(StrEnum):
         return _FIXES.get(self, "")
 
 
-OVER_QUOTA = (
-    "raise --tenant-quota, which gives one tenant no more of the pool than that, or run fewer conversations at once"
-)
-"""What to do where a tenant's own share was full."""
+EVICTED_FIXES = {
+    EvictionReason.QUOTA: "raise --tenant-quota, which gives one tenant no more of the pool than that, or run fewer "
+    "conversations at once",
+    EvictionReason.ENDED: "do not say that a session is over (cache_hints.end, x-session-end, /cache/end-session) "
+    "while it may go on",
+    EvictionReason.SUPERSEDED: "do not go back to a history that the session has left, or give each of its branches a "
+    "session of its own (cache_hints.session_id)",
+    EvictionReason.REWRITTEN: "end prompts as the next ones go on, each time: the ends of earlier ones had come back "
+    "otherwise",
+}
+"""What to do about tokens that were evicted, where memory alone was not the reason."""
 _FIXES = {
     MissCause.EVICTED: "give the pool more memory (--kv-memory), or run fewer conversations at once",
     MissCause.EXPIRED: "raise --cache-ttl above the time that people take to answer",

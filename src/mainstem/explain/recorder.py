@@ -4,11 +4,12 @@ The causes are asked for in this order, each where the one before it ends:
 
 1. another running request is computing the tokens, or holds them until its end;
 2. the cache's ghosts have them: evicted, expired, reset;
-3. they are cached in another namespace;
-4. they are known, but only whole pages are matched, and the last token must be computed for its logits.
+3. they are known, but only whole pages are matched, and the last token must be computed for its logits.
 
 What is left nobody has computed behind this beginning. Of this, stretches that the closest earlier request has too are
-there again only because something before them changed: they diverged. The rest is seen for the first time.
+there again only because something before them changed: they diverged. The rest is seen for the first time. That is what
+the caller is told. An operator is told the same, but for what is seen for the first time here and cached in another
+namespace.
 
 It observes a scheduler from within the engine's thread and changes nothing. It knows no text.
 """
@@ -87,9 +88,13 @@ class _Search:
         """So many leading tokens were computed once, or are being computed."""
         self._known = max(self._known, length)
 
+    def reusable(self, length: int) -> int:
+        """How many tokens could be reused where so many leading ones are cached: whole pages, and never the last."""
+        return min(self._limit, length - length % self._page)
+
     def add(self, length: int, cause: MissCause, fate: Fate | None = None, other: str | None = None) -> None:
         """They could have been reused, but for this cause, as far as whole pages go."""
-        stop = min(self._limit, length - length % self._page)
+        stop = self.reusable(length)
         if stop > self.at:
             self.misses.append(Miss(self.at, stop, cause, fate, other))
             self.at = stop
@@ -237,16 +242,19 @@ class Recorder(SchedulerObserver):
         found: Found[Record],
         windows: Fingerprint,
     ) -> None:
-        """Find the causes of a request's uncached tokens, and what they were if there were no other namespaces."""
-        alone = self._known(request, tokens, running, found._replace(other=None))
-        search = alone if found.other is None else self._known(request, tokens, running, found)
+        """Find the causes of a request's uncached tokens, as its caller and as an operator may be told them."""
+        search = self._known(request, tokens, running, found.own_computed)
         lost = np.zeros(0, np.bool_)
-        if alone.at < len(tokens):
+        if search.at < len(tokens):
             lost = self._compare(record, tokens, self._closest(record, tokens, found, windows))
-        record.public_misses = (*alone.misses, *_unknown(lost, alone.at))
-        record.misses = record.public_misses if search is alone else (*search.misses, *_unknown(lost, search.at))
+        record.misses = record.public_misses = (*search.misses, *_unknown(lost, search.at))
+        first_seen = any(miss.cause is MissCause.FIRST_SEEN for miss in record.misses)
+        if first_seen and found.other is not None and found.other_length > search.at:
+            # What a request may not read must not show in any other cause, so it is looked for after all of them.
+            cached = self._cache.peek(tokens[: found.other_length], _plain(found.other.namespace)).length
+            record.misses = tuple(_elsewhere(record.public_misses, search.reusable(cached), found.other.id))
 
-    def _known(self, request: Request, tokens: TokenArray, running: Sequence[Request], found: Found[Record]) -> _Search:
+    def _known(self, request: Request, tokens: TokenArray, running: Sequence[Request], computed: int) -> _Search:
         """The causes of tokens that somebody computed, or is computing, behind the same beginning."""
         search = _Search(request, tokens, self._cache.page_size)
         self._in_flight(search, running)
@@ -254,13 +262,9 @@ class Recorder(SchedulerObserver):
             for lost in self._ghosts.find(tokens, request.view, request.namespace, search.at):
                 search.knows(lost.stop)
                 search.add(lost.stop, _GONE.get(lost.fate.reason, MissCause.EVICTED), lost.fate)
-        if found.other is not None and found.other_length > search.at:
-            # Not known: what a request may not read must not show in any other cause.
-            length = self._cache.peek(tokens[: found.other_length], _plain(found.other.namespace)).length
-            search.add(length, MissCause.OTHER_NAMESPACE, other=found.other.id)
         if search.at_limit:
             search.knows(request.view.peek(tokens).length)
-        search.knows(found.own_computed)
+        search.knows(computed)
         search.round()
         return search
 
@@ -394,6 +398,18 @@ def _unknown(lost: npt.NDArray[np.bool_], at: int) -> Iterator[Miss]:
     edges = np.flatnonzero(np.diff(lost[at:])) + at + 1
     for start, stop in pairwise([at, *edges.tolist(), len(lost)]):
         yield Miss(start, stop, MissCause.DIVERGED if lost[start] else MissCause.FIRST_SEEN)
+
+
+def _elsewhere(misses: Sequence[Miss], length: int, other: str) -> Iterator[Miss]:
+    """The same misses; what is first seen of the `length` leading tokens is cached in the namespace of `other`."""
+    for miss in misses:
+        stop = min(miss.stop, length)
+        if miss.cause is not MissCause.FIRST_SEEN or stop <= miss.start:
+            yield miss
+            continue
+        yield Miss(miss.start, stop, MissCause.OTHER_NAMESPACE, other=other)
+        if stop < miss.stop:
+            yield miss._replace(start=stop)
 
 
 def _groups(record: Record) -> Iterator[tuple[object, ...]]:

@@ -108,7 +108,7 @@ class Record:
         num_prompt: tokens of its prompt.
         num_cached: of these, those that were cached when it was admitted.
         misses: the others, from the first to the last, without a gap.
-        public_misses: the same, had no other namespace anything: what its caller may be told.
+        public_misses: the same, as its caller is told them: what other namespaces have is first seen.
         origin: where it came from; None if nobody said.
         closest: the earlier request that has most in common with it; None if there was none.
         asked: the one that its caller wanted it to be compared with; None if that is not known.

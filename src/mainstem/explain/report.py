@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mainstem.diagnosis import Cause
-from mainstem.explain.causes import OVER_QUOTA, MissCause
+from mainstem.explain.causes import EVICTED_FIXES, MissCause
 from mainstem.explain.diagnosis import FirstDifference
 from mainstem.explain.records import Comparison, Miss, Record, tokens_by_cause
 from mainstem.tree import EvictionReason
+from mainstem.tree.ghosts import Fate
 
 # Most stretches that are listed one by one.
 MAX_STRETCHES = 100
@@ -89,10 +90,10 @@ def _cause(
         "first_token": mine[0].start,
         "fix": cause.fix,
     }
-    fate = mine[0].fate
+    fate = _main_fate(mine)
     if fate is not None:
-        if cause is MissCause.EVICTED and fate.reason is EvictionReason.QUOTA:
-            told["fix"] = OVER_QUOTA
+        if cause is MissCause.EVICTED:
+            told["fix"] = EVICTED_FIXES.get(fate.reason, cause.fix)
         longest = max((miss.fate.idle_s for miss in mine if miss.fate is not None), default=0.0)
         told |= {
             "reason": fate.reason.value,
@@ -106,6 +107,16 @@ def _cause(
     if cause is MissCause.DIVERGED and difference is not None and difference.change is not None:
         told |= {"change": difference.change.cause.value, "fix": difference.change.fix}
     return told
+
+
+def _main_fate(misses: Sequence[Miss]) -> Fate | None:
+    """The first fate of those with the reason that most tokens were lost for; None if none was ever cached."""
+    lost: dict[EvictionReason, int] = {}
+    for miss in misses:
+        if miss.fate is not None:
+            lost[miss.fate.reason] = lost.get(miss.fate.reason, 0) + miss.stop - miss.start
+    most = max(lost, key=lambda reason: lost[reason], default=None)
+    return next((miss.fate for miss in misses if miss.fate is not None and miss.fate.reason is most), None)
 
 
 def _compared(comparison: Comparison | None) -> dict[str, Any] | None:

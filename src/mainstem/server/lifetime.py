@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_ID_CHARACTERS = 256
 OPENAI_TTL = "30m"
 ANTHROPIC_TTL = "5m"
-_YES, _NO = ("1", "true", "yes"), ("0", "false", "no", "")
+_YES, _NO = ("1", "true"), ("0", "false")
 
 
 class HintsBody(Body):
@@ -112,22 +112,23 @@ def read_lifetime(body: LifetimeBody, headers: Mapping[str, str]) -> Lifetime:
         headers.get("x-session-id"), "x-session-id"
     )
     key = _identifier(body.prompt_cache_key, "prompt_cache_key")
-    returns = said.expected_return_s
+    returns = _wait(said.expected_return_s, "cache_hints.expected_return_s")
     if returns is None:
-        returns = _number(headers.get("x-expected-return-s"), "x-expected-return-s")
-    if returns is not None and not 0 <= returns <= 366 * 86400:
-        raise InvalidRequest("expected_return_s must be a number of seconds, 0 to a year", param="expected_return_s")
+        returns = _wait(_number(headers.get("x-expected-return-s"), "x-expected-return-s"), "x-expected-return-s")
     if said.priority is not None and not 0 <= said.priority <= 2:
-        raise InvalidRequest(f"priority must be 0, 1 or 2, got {said.priority}", param="cache_hints.priority")
+        param = "cache_hints.priority"
+        raise InvalidRequest(f"{param} must be 0, 1 or 2, got {said.priority}", param=param)
     options = body.prompt_cache_options or OptionsBody()
     if options.mode not in (None, "implicit", "explicit"):
-        raise InvalidRequest("mode must be 'implicit' or 'explicit'", param="prompt_cache_options.mode")
+        param = "prompt_cache_options.mode"
+        raise InvalidRequest(f"{param} must be 'implicit' or 'explicit'", param=param)
     if options.ttl is not None:
         _seconds(options.ttl, "prompt_cache_options.ttl")
+    ends = _switch(headers.get("x-session-end"), "x-session-end")
     return Lifetime(
         session=session or (None if key is None else f"key {key}"),
         source=key or "",
-        ends=bool(said.end) or _switch(headers.get("x-session-end"), "x-session-end"),
+        ends=ends if said.end is None else said.end,
         expected_return_s=returns,
         ttl_s=_whole_ttl(body, said, options),
         breakpoint_ttl=options.ttl or OPENAI_TTL,
@@ -194,8 +195,16 @@ def _number(text: str | None, param: str) -> float | None:
         raise InvalidRequest(f"{param} must be a number of seconds", param=param) from None
 
 
+def _wait(seconds: float | None, param: str) -> float | None:
+    if seconds is not None and not 0 <= seconds <= 366 * 86400:
+        raise InvalidRequest(f"{param} must be a number of seconds, 0 to a year", param=param)
+    return seconds
+
+
 def _switch(text: str | None, param: str) -> bool:
-    value = (text or "").strip().lower()
+    if text is None:
+        return False
+    value = text.strip().lower()
     if value in _YES or value in _NO:
         return value in _YES
-    raise InvalidRequest(f"{param} must be true or false", param=param)
+    raise InvalidRequest(f"{param} must be true or false, got {text[:100]!r}", param=param)
