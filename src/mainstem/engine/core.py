@@ -504,7 +504,7 @@ class EngineCore:
 
     def reset_cache(self, tenant: Namespace | None = None) -> int:
         """Drop every cached token that no running request uses, or only a tenant's; returns how many."""
-        self.scheduler.recomputed.forget()
+        self.scheduler.recomputed.forget(tenant)
         return self.cache.reset() if tenant is None else self.cache.reset_tenant(tenant)
 
     def check_integrity(self) -> None:

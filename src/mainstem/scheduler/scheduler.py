@@ -93,7 +93,7 @@ class Scheduler:
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
-        self.recomputed = Recomputed()
+        self.recomputed = Recomputed(cache)
         self.observer = SchedulerObserver()
         self.clock = clock
         self._next_order = 0
