@@ -60,7 +60,9 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
     ("argv", "complaint"),
     [
         (["fly"], "error: argument COMMAND: invalid choice: 'fly'"),
-        (["serve", "--bogus"], "error: unrecognized arguments: --bogus"),
+        (["serve", "--bogus"], "error: unrecognized arguments: --bogus; try 'mainstem serve --help'"),
+        (["doctor", "--port", "1"], "error: unrecognized arguments: --port 1; try 'mainstem doctor --help'"),
+        (["--bogus", "demo"], "error: unrecognized arguments: --bogus; try 'mainstem --help'"),
         (["serve", "--port", "many"], "error: --port: 'many' is not a whole number"),
         (["generate"], "error: the following arguments are required: prompt"),
         (
