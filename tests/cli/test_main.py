@@ -13,7 +13,7 @@ import pytest
 import mainstem as package
 from mainstem.cli import generate
 from mainstem.cli.extras import SERVE_EXTRAS
-from mainstem.cli.main import main
+from mainstem.cli.main import build_parser, main
 from mainstem.errors import ConfigError, ModelLoadError
 from tests.cli.commands import environment, mainstem, without
 
@@ -43,6 +43,18 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         main([command, "--help"])
     assert left.value.code == 0
     assert "MAINSTEM_MODEL" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_the_examples_in_help_are_commands_that_parse(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    _, _, examples = capsys.readouterr().out.partition("\nexamples:\n")
+    commands = [line.split() for line in examples.splitlines() if line.startswith("  mainstem ")]
+    assert len(commands) == 3
+    for program, *argv in commands:
+        assert program == "mainstem"
+        assert build_parser().parse_args(argv).command == command
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,11 +23,18 @@ short enough for smooth streams. It takes the flags of 'mainstem serve' that are
 about the engine, and none of those about the server, such as --port. Each
 warning says what to change. Exit code 1 if there was a warning.
 """
+EXAMPLES = """\
+examples:
+  mainstem doctor
+  mainstem doctor --kv-memory 2GiB --max-model-len 8192
+  mainstem doctor --model ./model.gguf --max-num-batched-tokens 256
+"""
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "warning": ("WARN", "red")}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
+    parser.epilog = EXAMPLES
     add_options(parser, EngineConfig, title="engine")
 
 
