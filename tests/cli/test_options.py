@@ -27,6 +27,14 @@ def test_every_field_has_a_flag_and_a_variable(settings: type) -> None:
     assert all(option.help for option in options)
 
 
+def test_help_has_the_flags_of_a_group_together() -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser, EngineConfig, title="engine")
+    _, _, memory = parser.format_help().partition("\nengine: memory:\n")
+    assert "--kv-memory" in memory.partition("\nengine: ")[0]
+    assert "--history-memory" in memory.partition("\nengine: ")[0]
+
+
 def test_defaults_hold_when_nothing_is_given() -> None:
     assert read_settings(ServerConfig, parse(ServerConfig), {}) == ServerConfig()
 
@@ -81,7 +89,7 @@ def test_values_get_the_types_of_their_fields() -> None:
 def test_a_switch_is_on_or_off(text: str, value: bool) -> None:
     @dataclass(frozen=True)
     class Switches:
-        cascade: bool = setting(True, "a switch")
+        cascade: bool = setting(True, "a switch", group="speed")
 
     assert read_settings(Switches, parse(Switches, "--cascade", text), {}).cascade is value
 
@@ -129,7 +137,7 @@ def test_a_wrong_value_is_named_before_a_conflict() -> None:
 def test_a_wrong_switch_is_refused() -> None:
     @dataclass(frozen=True)
     class Switches:
-        cascade: bool = setting(True, "a switch")
+        cascade: bool = setting(True, "a switch", group="speed")
 
     with pytest.raises(ConfigError, match=r"^--cascade: 'maybe' is not one of on, off$"):
         read_settings(Switches, parse(Switches, "--cascade", "maybe"), {})
@@ -138,7 +146,9 @@ def test_a_wrong_switch_is_refused() -> None:
 def test_a_field_that_no_flag_can_carry_is_a_programming_error() -> None:
     @dataclass(frozen=True)
     class Odd:
-        table: dict[str, int] | None = field(default=None, metadata={"help": "a table", "metavar": "T", "choices": ()})
+        table: dict[str, int] | None = field(
+            default=None, metadata={"help": "a table", "group": "speed", "metavar": "T", "choices": ()}
+        )
 
     with pytest.raises(TypeError, match="no command-line form"):
         list(options_of(Odd))

@@ -18,6 +18,12 @@ def checks(pool: int = 4096 * MIB, max_model_len: int = 8192, compute: str = "na
     return check_engine(EngineConfig(**settings), budget, max_model_len, compute)
 
 
+def rooms(pool_tokens: int, max_model_len: int) -> list[str]:
+    """The warnings about a pool of so many tokens."""
+    found = checks(pool=pool_tokens * 46_080, max_model_len=max_model_len)
+    return [check.text for check in found if check.about == "room" and check.level is Level.WARNING]
+
+
 def worst(found: list[Check]) -> dict[str, str]:
     return {check.about: check.level.value for check in found if check.level is not Level.OK}
 
@@ -42,12 +48,21 @@ def test_a_pool_that_one_conversation_fills_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("pool_tokens", "advised"),
-    [(64_000, 15_360), (12_000, 2816), (2000, 448), (1100, 256), (600, 150), (4, 2)],
+    [(64_000, 31_744), (12_000, 5888), (2184, 1088), (1456, 704), (600, 300), (4, 2)],
 )
-def test_the_length_it_advises_fits_four_times_and_is_a_round_number(pool_tokens: int, advised: int) -> None:
-    found = checks(pool=pool_tokens * 46_080, max_model_len=65_536)
-    (text,) = [check.text for check in found if check.about == "room" and check.level is Level.WARNING]
+def test_the_length_it_advises_is_the_longest_round_number_without_a_warning(pool_tokens: int, advised: int) -> None:
+    (text,) = rooms(pool_tokens, 65_536)
     assert text.endswith(f"or set --max-model-len {advised}")
+    assert rooms(pool_tokens, advised) == []
+
+
+def test_no_conversation_is_said_to_be_longer_than_the_pool() -> None:
+    (text,) = rooms(1456, 1457)
+    assert "two conversations of 1,456 tokens" in text
+
+
+def test_without_a_cache_nothing_is_left_alone() -> None:
+    assert "reserve" not in {check.about for check in checks(prefix_cache="none")}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from mainstem.engine import LLM
 from mainstem.engine.thrash import ThrashWatch
 from mainstem.params import SamplingParams
+from mainstem.tree import EvictionReason
 
 
 class Clock:
@@ -67,6 +69,21 @@ def test_conversations_that_push_each_other_out_are_counted(tiny_model: Path) ->
         llm.reset_cache()
         llm.generate(prompts[0], params)
         assert llm.stats().recomputed_tokens == stats.recomputed_tokens
+
+
+def test_what_expired_while_idle_was_not_evicted(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    params = SamplingParams(max_tokens=1, ignore_eos=True)
+    with LLM(str(tiny_model), kv_memory="1MiB", kv_dtype="float32", device="cpu", cache_ttl="0.1s") as llm:
+        prompt = [*range(10, 100)] * 10
+        llm.generate(prompt, params)
+        deadline = time.monotonic() + 30
+        while llm.stats().evicted_by_reason[EvictionReason.EXPIRED] < 900 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        llm.generate(prompt, params)
+        stats = llm.stats()
+    assert stats.prefilled_tokens == 1800
+    assert stats.recomputed_tokens == 0
+    assert not caplog.messages
 
 
 def test_what_is_scored_again_was_not_evicted(tiny_model: Path) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, Scheduler, Upkeep
-from mainstem.scheduler.recomputed import MARK, Recomputed
 from mainstem.tree import RadixCache
 
 
@@ -94,30 +93,3 @@ def test_a_request_that_waited_for_the_reserve_runs_when_the_others_are_done() -
     engine.commit(engine.schedule())
     engine.finish(engine.running[0])
     assert engine.schedule().scheduled[0].request.id == "4000"
-
-
-def tokens(first: int, length: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.arange(first, first + length, dtype=np.int32)
-
-
-def test_what_was_computed_before_and_is_not_found_counts() -> None:
-    seen = Recomputed()
-    seen.remember(tokens(0, 300), ())
-    assert seen.look(tokens(0, 300), (), 100) == 4 * MARK - 100
-    assert seen.look(tokens(0, 300), (), 290) == 0
-    assert seen.total == 4 * MARK - 100
-
-
-def test_what_is_new_does_not_count() -> None:
-    seen = Recomputed()
-    seen.remember(tokens(0, 300), ())
-    assert seen.look(tokens(1, 300), (), 0) == 0
-    assert seen.look(tokens(0, 300), ("other",), 0) == 0
-    assert seen.look(np.concatenate([tokens(0, 130), tokens(500, 300)]), (), 0) == 2 * MARK
-
-
-def test_after_a_reset_all_is_new() -> None:
-    seen = Recomputed()
-    seen.remember(tokens(0, 300), ())
-    seen.forget()
-    assert seen.look(tokens(0, 300), (), 0) == 0

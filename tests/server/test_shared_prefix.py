@@ -63,7 +63,8 @@ def test_the_first_request_finds_a_declared_system_message(http: httpx.Client) -
     assert ask(http, "alice", "/v1/chat/completions", messages=messages) == (total - 1, total)
 
 
-def test_a_declared_text_is_shared_by_plain_completions(http: httpx.Client) -> None:
+def test_a_declared_text_is_shared_by_plain_completions_once_one_was_sent(http: httpx.Client) -> None:
+    assert ask(http, "alice", "/v1/completions", prompt=SYSTEM + " Why?")[0] == 0
     cached, _ = ask(http, "bob", "/v1/completions", prompt=SYSTEM + "\n\nIndeed.")
     assert cached >= count(http, prompt=SYSTEM) - 1
 
@@ -85,6 +86,31 @@ def test_it_shows_in_the_metrics(http: httpx.Client) -> None:
     text = http.get("/metrics", headers={"x-api-key": "alice-key"}).text
     public = [line for line in text.splitlines() if line.startswith('mainstem_kv_tenant_tokens{tenant="public"}')]
     assert float(public[0].rpartition(" ")[2]) > 20
+
+
+async def test_what_is_computed_at_start_up_is_one_form_and_no_request(
+    load_tiny: Callable[[], AsyncEngine], tmp_path: Path
+) -> None:
+    (tmp_path / "system.txt").write_text(SYSTEM, encoding="utf-8")
+    engine = load_tiny()
+    app = create_app(engine, ServerConfig(shared_prefix=str(tmp_path / "system.txt")), MODEL)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
+    ):
+        message = {"messages": [{"role": "system", "content": SYSTEM}], "add_generation_prompt": False}
+        tokens = (await http.post("/tokenize", json=message)).json()["count"]
+        values = dict(
+            line.rsplit(" ", 1) for line in (await http.get("/metrics")).text.splitlines() if not line.startswith("#")
+        )
+        assert tokens <= float(values['mainstem_kv_slots{state="evictable"}']) <= tokens + 4
+        counted = {
+            name: value
+            for name, value in values.items()
+            if name.partition("{")[0].endswith(("_total", "_count")) and float(value)
+        }
+        assert counted == {}
+        assert (await http.get("/cache/explain/last")).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,32 @@ def test_what_is_public_does_not_give_way_to_a_flood() -> None:
     assert cache.peek(range(500, 530), of("c")).length == 30
 
 
+def test_a_declared_prefix_goes_for_room_when_nobody_holds_more_and_is_shared_again_after() -> None:
+    cache = RadixCache(20, by_tenant=True)
+    declared = list(range(15))
+    cache.declare_public(declared, PUBLIC)
+    cache.insert(declared, PUBLIC)
+    fill(cache, "a", range(100, 110))
+    assert cache.peek(declared, of("b")).length == 10
+    fill(cache, "a", declared)
+    assert cache.peek(declared, of("b")).length == 15
+
+
+def test_a_declared_prefix_expires_unless_somebody_uses_it() -> None:
+    now = 0.0
+    cache = RadixCache(100, by_tenant=True, clock=lambda: now)
+    cache.declare_public([1, 2, 3, 4], PUBLIC)
+    cache.insert([1, 2, 3, 4], PUBLIC)
+    now = 8.0
+    fill(cache, "a", [1, 2, 3, 4, 5])
+    now = 16.0
+    assert cache.expire(10.0) == 0
+    now = 20.0
+    assert cache.expire(10.0) == 5
+    fill(cache, "a", [1, 2, 3, 4])
+    assert cache.peek([1, 2, 3, 4], of("b")).length == 4
+
+
 def test_tokens_below_a_public_prefix_are_their_tenants() -> None:
     cache = RadixCache(200, by_tenant=True)
     cache.declare_public(range(500, 530), PUBLIC)

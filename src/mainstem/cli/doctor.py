@@ -17,16 +17,24 @@ if TYPE_CHECKING:
 
 SUMMARY = "check memory, settings and speed before serving"
 DESCRIPTION = """\
-Makes the engine as 'mainstem serve' would with the same flags, and checks it:
-how much memory is left for the cache, how many conversations of what length
-fit, whether steps are short enough for smooth streams. Each warning says what
-to change. Exit code 1 if there was a warning.
+Makes the engine as 'mainstem serve' would, and checks it: how much memory is
+left for the cache, how many conversations of what length fit, whether steps are
+short enough for smooth streams. It takes the flags of 'mainstem serve' that are
+about the engine, and none of those about the server, such as --port. Each
+warning says what to change. Exit code 1 if there was a warning.
+"""
+EXAMPLES = """\
+examples:
+  mainstem doctor
+  mainstem doctor --kv-memory 2GiB --max-model-len 8192
+  mainstem doctor --model ./model.gguf --max-num-batched-tokens 256
 """
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "warning": ("WARN", "red")}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
+    parser.epilog = EXAMPLES
     add_options(parser, EngineConfig, title="engine")
 
 
@@ -42,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from mainstem.engine.checks import Level, check_engine
 
     console = Console(highlight=False, soft_wrap=True)
-    with loading_display(console) as display:
+    with loading_display(Console(stderr=True, highlight=False)) as display:
         display("starting", 0, None)
         llm = LLM(**asdict(config), progress=display)
         display("timing a step", 0, None)

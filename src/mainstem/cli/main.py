@@ -51,7 +51,10 @@ class _Parser(argparse.ArgumentParser):
         configure, self.configure = self.configure, None
         if configure is not None:
             configure(self)
-        return super().parse_known_args(args, namespace)
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # told here, while it is known which command's they are
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; try '{self.prog} --help'")

@@ -32,6 +32,7 @@ class Option(NamedTuple):
         convert: text to value; raises ValueError with a reason.
         default: what holds when neither flag nor variable is given, as text; None where `help` says it.
         help: what the setting does, in one sentence.
+        group: what it is about, in a word or two.
         value: stands for the value in help, such as `TOKENS` or `{on,off}`.
         choices: the only allowed texts; empty where `convert` decides.
     """
@@ -42,6 +43,7 @@ class Option(NamedTuple):
     convert: Callable[[str], Any]
     default: str | None
     help: str
+    group: str
     value: str
     choices: tuple[str, ...]
 
@@ -70,27 +72,36 @@ def options_of(settings: type) -> Iterator[Option]:
             convert=_converter(hints[declared.name]),
             default=_default_text(declared.default),
             help=declared.metadata["help"],
+            group=declared.metadata["group"],
             value=declared.metadata["metavar"] or "{" + ",".join(("on", "off") if is_switch else choices) + "}",
             choices=choices,
         )
 
 
+def options_by_group(settings: type, leave_out: Collection[str] = ()) -> dict[str, list[Option]]:
+    """The options of a settings dataclass but for fields left out, by group, in the order in which groups begin."""
+    groups: dict[str, list[Option]] = {}
+    for option in options_of(settings):
+        if option.field not in leave_out:
+            groups.setdefault(option.group, []).append(option)
+    return groups
+
+
 def add_options(
     parser: argparse.ArgumentParser, settings: type, *, title: str, leave_out: Collection[str] = ()
 ) -> None:
-    """Add one flag per field of `settings` to the parser, under a heading of its own; none for fields left out."""
-    group = parser.add_argument_group(title)
-    for option in options_of(settings):
-        if option.field in leave_out:
-            continue
-        default = "" if option.default is None else f"default: {option.default}; "
-        group.add_argument(
-            option.flag,
-            dest=option.field,
-            metavar=option.value,
-            default=argparse.SUPPRESS,
-            help=f"{option.help} [{default}env: {option.env}]".replace("%", "%%"),
-        )
+    """Add one flag per field of `settings` to the parser, under a heading for each group; none for fields left out."""
+    for about, options in options_by_group(settings, leave_out).items():
+        group = parser.add_argument_group(f"{title}: {about}")
+        for option in options:
+            default = "" if option.default is None else f"default: {option.default}; "
+            group.add_argument(
+                option.flag,
+                dest=option.field,
+                metavar=option.value,
+                default=argparse.SUPPRESS,
+                help=f"{option.help} [{default}env: {option.env}]".replace("%", "%%"),
+            )
 
 
 def read_settings(

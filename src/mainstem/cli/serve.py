@@ -21,10 +21,20 @@ Serves POST /v1/chat/completions, /v1/responses, /v1/completions, Anthropic's
 every reply's usage says how many prompt tokens came from the cache. Stop with
 Ctrl-C or SIGTERM: running requests may finish first.
 """
+EXAMPLES = """\
+examples:
+  mainstem serve
+  mainstem serve --model ./qwen2.5-0.5b --kv-memory 8GiB --max-model-len 16384
+  mainstem serve --host 0.0.0.0 --api-key-file keys.txt --shared-prefix system.txt
+
+'mainstem doctor' checks memory and settings first; docs/settings.md has all
+settings on a page.
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the server's flags."""
+    parser.epilog = EXAMPLES
     add_options(parser, ServerConfig, title="server")
     add_options(parser, EngineConfig, title="engine")
 

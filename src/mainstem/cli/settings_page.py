@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from mainstem.cli.options import options_of
+from mainstem.cli.options import options_by_group
 from mainstem.config import EngineConfig, ServerConfig
 
 _INTRODUCTION = """\
@@ -25,7 +25,7 @@ This page is generated from `mainstem/config.py` by `make docs`; a test checks t
 _SECTIONS = (
     (
         "Engine",
-        "`mainstem serve`, `demo`, `chat` and `generate`, and keyword arguments of `mainstem.LLM`.",
+        "`mainstem serve`, `doctor`, `demo`, `chat` and `generate`, and keyword arguments of `mainstem.LLM`.",
         EngineConfig,
     ),
     ("Server", "`mainstem serve`.", ServerConfig),
@@ -39,12 +39,14 @@ def render() -> str:
 
 def _section(title: str, where: str, settings: type) -> Iterator[str]:
     yield f"## {title}\n\nFor {where}\n"
-    yield "| flag | variable | default | |\n|---|---|---|---|"
-    for option in options_of(settings):
-        flag = f"{option.flag} {option.value}".replace("|", "\\|")
-        default = "" if option.default is None else f"`{option.default}`"
-        yield f"| `{flag}` | `{option.env}` | {default} | {option.help} |"
-    yield ""
+    for about, options in options_by_group(settings).items():
+        yield f"### {about.capitalize()}\n"
+        yield "| flag | variable | default | |\n|---|---|---|---|"
+        for option in options:
+            flag = f"{option.flag} {option.value}".replace("|", "\\|")
+            default = "" if option.default is None else f"`{option.default}`"
+            yield f"| `{flag}` | `{option.env}` | {default} | {option.help} |"
+        yield ""
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from mainstem.config import EngineConfig
 from mainstem.engine.history import new_history
@@ -172,11 +172,32 @@ class AsyncEngine:
         return await asyncio.wrap_future(self._engine.ask(lambda: self._engine.core.reset_cache(tenant)))
 
     async def declare_public(self, tokens: TokenArray, namespace: Namespace) -> None:
-        """Let all tenants share a prefix, and compute it if it is not cached: see `PrefixCache.declare_public`."""
+        """Let all tenants share a prefix from now on: see `PrefixCache.declare_public`."""
         cache = self._engine.core.cache
         await asyncio.wrap_future(self._engine.ask(lambda: cache.declare_public(tokens, namespace)))
-        async for _ in self.generate(tokens, SamplingParams(max_tokens=1, temperature=0), namespace=namespace):
-            pass
+
+    async def precompute(self, tokens: TokenArray, namespace: Namespace) -> None:
+        """Have these tokens cached before anybody asks; that is in no count and no record, but takes its time.
+
+        Raises:
+            InvalidRequest, PromptTooLong: when they cannot be a prompt.
+            EngineFailed: when computing failed.
+        """
+        core = self._engine.core
+        computed: Future[None] = Future()
+        computed.set_running_or_notify_cancel()  # whoever stops waiting stops nothing
+
+        def deliver(news: News) -> None:
+            if isinstance(news, MainstemError):
+                computed.set_exception(news)
+            elif news.finish_reason is not None:
+                computed.set_result(None)
+
+        def submit() -> None:
+            core.submit_scoring(tokens, tokens[:0], deliver, namespace=namespace, unrecorded=True)
+
+        await asyncio.wrap_future(self._engine.ask(submit))
+        await asyncio.wrap_future(computed)
 
     def tokens_by_tenant(self) -> dict[Namespace, int]:
         """How many cached tokens each tenant holds, at some moment."""

@@ -53,7 +53,7 @@ def check_engine(config: EngineConfig, budget: MemoryBudget, max_model_len: int,
         _cache(config),
         _share(budget),
         *_conversations(budget, max_model_len),
-        _reserve(config, budget),
+        *_reserve(config, budget),
         _chunk(config, max_model_len),
         _kernels(config, compute),
     ]
@@ -105,27 +105,30 @@ def _conversations(budget: MemoryBudget, max_model_len: int) -> Iterator[Check]:
         f"{budget.pool_tokens:,} tokens, {budget.kv_bytes_per_token:,} bytes each; conversations that fit: {fits}, "
         "more where they share a beginning",
     )
-    if budget.pool_tokens < 2 * max_model_len:
+    if budget.pool_tokens < 2 * longest:
         yield Check(
             Level.WARNING,
             "room",
-            f"the pool does not hold two conversations of {max_model_len:,} tokens: one of that length pushes all "
-            f"others out. Raise --kv-memory, or set --max-model-len {_round(budget.pool_tokens // 4)}",
+            f"the pool does not hold two conversations of {longest:,} tokens: one of that length pushes all "
+            f"others out. Raise --kv-memory, or set --max-model-len {_round(budget.pool_tokens // 2)}",
         )
 
 
 def _round(tokens: int) -> int:
     """At most so many tokens, as people write them."""
-    return next((tokens // unit * unit for unit in (1024, 256, 64) if tokens >= 4 * unit), max(tokens, 2))
+    return next((tokens // unit * unit for unit in (1024, 256, 64) if tokens >= 8 * unit), max(tokens, 2))
 
 
-def _reserve(config: EngineConfig, budget: MemoryBudget) -> Check:
+def _reserve(config: EngineConfig, budget: MemoryBudget) -> Iterator[Check]:
     kept = int(config.cache_reserve * budget.pool_tokens)
+    if config.prefix_cache == "none":
+        return  # there is nothing to keep
     if not kept:
-        return Check(
+        yield Check(
             Level.NOTE, "reserve", "a burst of new requests may flush the cache; --cache-reserve 0.2 prevents it"
         )
-    return Check(
+        return
+    yield Check(
         Level.OK, "reserve", f"{kept:,} tokens of what is cached are left alone when new requests join running ones"
     )
 

@@ -228,11 +228,13 @@ class EngineCore:
         namespace: Namespace = (),
         lease: Lease | None = None,
         hints: CacheHints = NO_HINTS,
+        unrecorded: bool = False,
     ) -> list[str]:
         """Queue the computing of a context and of the log-probabilities of a continuation; returns an id, for `abort`.
 
         The outputs have the continuation's tokens with their log-probabilities. With an empty continuation the context
-        is computed and nothing else. A `lease` gets the lock on the context.
+        is computed and nothing else. A `lease` gets the lock on the context. One that is `unrecorded` is the engine's
+        own: it is not among the counts and the records.
 
         Raises:
             as `check`; nothing is queued then.
@@ -250,6 +252,7 @@ class EngineCore:
             arrival=time.perf_counter(),
             score_from=len(context) - 1 if len(continuation) else len(context),
             hints=hints,
+            unrecorded=unrecorded,
         )
         self.scheduler.add(request)
         self._scorings[request.id] = Scoring(request, continuation, len(context), sink, lease)
@@ -378,7 +381,7 @@ class EngineCore:
             if request not in failed and request not in requeued:
                 scoring = self._scorings[request.id]
                 news = scoring.push(logprobs, now)
-                if news.finish_reason is not None and not len(scoring.continuation):
+                if news.finish_reason is not None and not len(scoring.continuation) and not request.unrecorded:
                     self._context_tokens += request.num_prompt
                 self._tell(scoring, news)
         if self.speculation:
@@ -429,7 +432,7 @@ class EngineCore:
         if news.finish_reason is not None:
             self._begin_lease(job)
             self._leave(job)
-            self._finished += 1
+            self._finished += not job.request.unrecorded
             if isinstance(job, Reply) and job.constraint is not None:
                 self._masks += job.constraint.num_masks
                 self._mask_seconds += job.constraint.seconds
@@ -504,7 +507,7 @@ class EngineCore:
 
     def reset_cache(self, tenant: Namespace | None = None) -> int:
         """Drop every cached token that no running request uses, or only a tenant's; returns how many."""
-        self.scheduler.recomputed.forget()
+        self.scheduler.recomputed.forget(tenant)
         return self.cache.reset() if tenant is None else self.cache.reset_tenant(tenant)
 
     def check_integrity(self) -> None:

@@ -125,7 +125,7 @@ class EngineStats(NamedTuple):
             been stored by itself.
         masks: computed for the tokens of finished replies that had a grammar.
         mask_seconds: that took.
-        recomputed_tokens: prompt tokens computed though they had been computed before, and were evicted since.
+        recomputed_tokens: prompt tokens computed though they had been computed before, and were evicted to make room.
         thrash_tokens_per_s: these, over the last minute.
         evicted_by_reason: tokens that left the prefix cache, by reason; empty where the cache does not tell.
         misses: prompt tokens that were not cached, by cause; empty if no records are kept.

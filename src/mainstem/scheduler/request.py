@@ -75,6 +75,7 @@ class Request:
         score_from: None to generate. Otherwise nothing is sampled: the request ends when its prompt is computed, and
             the logits of its tokens from this position on are wanted on the way.
         hints: what its client says about the future of what it computes.
+        unrecorded: nobody's but the engine's own; it is neither counted nor shown to observers.
     """
 
     view: SequenceView
@@ -92,6 +93,7 @@ class Request:
         score_from: int | None = None,
         hints: CacheHints = NO_HINTS,
         origin: object = None,
+        unrecorded: bool = False,
     ) -> None:
         self.id = request_id
         self.params = params
@@ -100,6 +102,7 @@ class Request:
         self.arrival = arrival
         self.origin = origin
         self.record: object = None  # what an observer notes of it
+        self.unrecorded = unrecorded
         self.score_from = score_from  # moves on as they are computed
         self.hints = hints
         self.tokens = TokenBuffer(prompt)

@@ -93,7 +93,7 @@ class Scheduler:
         self.holds: set[Hold] = set()
         self.num_held = 0  # tokens of all holds, each counted in full
         self.counts = SchedulerCounts()
-        self.recomputed = Recomputed()
+        self.recomputed = Recomputed(cache)
         self.observer = SchedulerObserver()
         self.clock = clock
         self._next_order = 0
@@ -248,7 +248,7 @@ class Scheduler:
                 request.score_from = max(request.score_from, stop)
             prefilled = max(0, min(stop, request.num_prompt) - start)
             request.num_prefilled += prefilled
-            self.counts.prefilled_tokens += prefilled
+            self.counts.prefilled_tokens += 0 if request.unrecorded else prefilled
             if self.cache.reuse is Reuse.COMPUTED and (
                 stop - start > 1 or start < request.num_prompt or request.num_borrowed or request in lenders
             ):
@@ -304,6 +304,8 @@ class Scheduler:
         self.cache.begin(tokens, request.namespace, match, request.hints)
         request.admitted_at = self.clock()
         request.num_cached = request.num_computed
+        if request.unrecorded:
+            return
         self.recomputed.look(tokens, request.namespace, request.num_cached)
         self.counts.prompt_tokens += request.num_prompt
         self.counts.cached_tokens += request.num_cached

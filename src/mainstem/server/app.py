@@ -60,8 +60,13 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for tokens in shared:
-            await engine.declare_public(tokens, public_namespace(tenant_namespace("", name)))
+        public = public_namespace(tenant_namespace("", name))
+        for forms in shared:
+            for tokens in forms:
+                await engine.declare_public(tokens, public)
+            # The others take no memory before somebody sends them.
+            for tokens in forms[:1]:
+                await engine.precompute(tokens, public)
         yield
         await engine.shutdown(0)
 
@@ -83,17 +88,18 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
     return app
 
 
-def _shared_prefixes(engine: AsyncEngine, config: ServerConfig) -> list[TokenArray]:
-    """What the operator declares public, as beginnings of prompts."""
+def _shared_prefixes(engine: AsyncEngine, config: ServerConfig) -> list[list[TokenArray]]:
+    """What the operator declares public, by file: see `tokens_of`."""
     found = []
     for prefix in read_shared_prefixes(config):
         if engine.config.prefix_cache != "radix":
             raise ConfigError("only prefix_cache radix can share a prefix between tenants", setting="shared_prefix")
-        for tokens in tokens_of(prefix, engine.tokenizer):
+        forms = tokens_of(prefix, engine.tokenizer)
+        for tokens in forms:
             if len(tokens) >= engine.max_model_len:
                 reason = f"has {len(tokens)} tokens, and this model serves at most {engine.max_model_len}"
                 raise ConfigError(f"{prefix.file} {reason}", setting="shared_prefix")
-            found.append(tokens)
+        found.append(forms)
     return found
 
 

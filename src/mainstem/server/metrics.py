@@ -109,7 +109,7 @@ class _EngineCollector(Collector):
             ("prefilled_tokens", "Prompt tokens that had to be computed.", stats.prefilled_tokens),
             (
                 "recomputed_tokens",
-                "Prompt tokens computed though they had been computed before, and were evicted since.",
+                "Prompt tokens computed though they had been computed before, and were evicted to make room.",
                 stats.recomputed_tokens,
             ),
             ("generation_tokens", "Tokens generated.", stats.generated_tokens),

@@ -48,16 +48,17 @@ def read_shared_prefixes(config: ServerConfig) -> list[SharedPrefix]:
 
 
 def tokens_of(prefix: SharedPrefix, tokenizer: Tokenizer) -> list[TokenArray]:
-    """The beginnings of prompts that a prefix declares, as token ids.
+    """The beginnings of prompts that a prefix declares, as token ids, the one that most prompts will have first.
 
-    A conversation is rendered twice, with two different messages after it: what both have in common is its own.
+    That is the conversation, unless the model has no chat template; then the text, if there is one. A conversation is
+    rendered twice, with two different messages after it: what both have in common is its own.
 
     Raises:
         ConfigError: when the model's chat template cannot render it.
     """
-    found = [] if prefix.text is None else [tokenizer.encode_prompt(prefix.text)]
+    plain = [] if prefix.text is None else [tokenizer.encode_prompt(prefix.text)]
     if not tokenizer.chat.exists:
-        return found
+        return plain
     messages = prefix.conversation.messages
     role = "assistant" if messages and messages[-1].role == "user" else "user"
     try:
@@ -72,7 +73,7 @@ def tokens_of(prefix: SharedPrefix, tokenizer: Tokenizer) -> list[TokenArray]:
         )
     except InvalidRequest as error:
         raise ConfigError(f"{prefix.file}: {error}", setting="shared_prefix") from None
-    return [*found, one[: common_length(one, other)]]
+    return [one[: common_length(one, other)], *plain]
 
 
 def _read(name: str) -> SharedPrefix:
