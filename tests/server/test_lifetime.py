@@ -157,6 +157,13 @@ def test_prewarming_a_response_computes_its_prompt_and_generates_nothing(sdk: op
     assert reply.usage.input_tokens_details.cached_tokens == reply.usage.input_tokens - 1
 
 
+def test_a_session_that_its_prompt_cache_key_names_is_ended_by_it(http: httpx.Client) -> None:
+    body = {"messages": [{"role": "user", "content": LONG}], "max_tokens": 2, "prompt_cache_key": "ledger"}
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
+    assert http.post("/cache/end-session", json={"prompt_cache_key": "ledger"}).json() == {"known": True}
+    assert http.post("/cache/end-session", json={"session_id": "ledger"}).json() == {"known": False}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_prewarming_a_chat_computes_its_prompt_and_generates_nothing(http: httpx.Client, stream: bool) -> None:
     body = {"messages": [{"role": "user", "content": LONG}], "max_tokens": 5}
@@ -193,6 +200,7 @@ def test_a_session_can_be_ended_by_itself(server: BackgroundServer, http: httpx.
     http.post("/v1/completions", json=body)
     assert http.post("/cache/end-session", json={"session_id": "t"}).json() == {"known": True}
     assert http.post("/cache/end-session", json={"session_id": "nobody"}).json() == {"known": False}
+    assert http.post("/cache/end-session", json={}).status_code == 400
     assert http.post("/cache/end-session", json={"session_id": "t", "cache_salt": "x"}).json() == {"known": False}
     assert order_of(server).given_up_tokens == 100
 

@@ -126,7 +126,7 @@ def read_lifetime(body: LifetimeBody, headers: Mapping[str, str]) -> Lifetime:
         _seconds(options.ttl, "prompt_cache_options.ttl")
     ends = _switch(headers.get("x-session-end"), "x-session-end")
     return Lifetime(
-        session=session or (None if key is None else f"key {key}"),
+        session=session_name(session, key),
         source=key or "",
         ends=ends if said.end is None else said.end,
         expected_return_s=returns,
@@ -135,6 +135,11 @@ def read_lifetime(body: LifetimeBody, headers: Mapping[str, str]) -> Lifetime:
         priority=1 if said.priority is None else said.priority,
         prewarm=bool(options.prewarm),
     )
+
+
+def session_name(session: str | None, key: str | None) -> str | None:
+    """How a session is called that names itself, or that only its `prompt_cache_key` names."""
+    return session or (None if key is None else f"key {key}")
 
 
 class Written(NamedTuple):

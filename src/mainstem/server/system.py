@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from mainstem.errors import InvalidRequest
 from mainstem.server.auth import is_operator, require_operator, tenant_of
 from mainstem.server.index import index_page
-from mainstem.server.lifetime import MAX_ID_CHARACTERS
+from mainstem.server.lifetime import MAX_ID_CHARACTERS, session_name
 from mainstem.server.openapi import document, takes
 from mainstem.server.prompts import decode_ids, encode_chat, encode_text, token_ids
 from mainstem.server.protocol import Objects, namespace_of
@@ -42,9 +42,10 @@ class DetokenizeBody(Body):
 
 
 class EndSessionBody(Body):
-    """Body of `POST /cache/end-session`: who will not come back."""
+    """Body of `POST /cache/end-session`: who will not come back, by the name that its requests gave."""
 
-    session_id: str = Field(min_length=1, max_length=MAX_ID_CHARACTERS)
+    session_id: str | None = Field(None, min_length=1, max_length=MAX_ID_CHARACTERS)
+    prompt_cache_key: str | None = Field(None, min_length=1, max_length=MAX_ID_CHARACTERS)
     cache_salt: str | None = None
 
 
@@ -99,7 +100,10 @@ def router(service: Service) -> APIRouter:
     async def cache_end_session(request: Request) -> Response:
         body = await read_body(request, EndSessionBody, limit=service.body_limit)
         namespace = namespace_of(body.cache_salt, tenant_of(request))
-        return JSONResponse({"known": await service.engine.end_session(body.session_id, namespace)})
+        name = session_name(body.session_id, body.prompt_cache_key)
+        if name is None:
+            raise InvalidRequest("say which session is over: session_id, or prompt_cache_key", param="session_id")
+        return JSONResponse({"known": await service.engine.end_session(name, namespace)})
 
     @routes.post("/cache/reset")
     async def cache_reset(request: Request) -> Response:
