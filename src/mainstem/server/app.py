@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from mainstem.server.bodies import BodyMemory
 from mainstem.server.boundary import Boundary
 from mainstem.server.discard import Discard
 from mainstem.server.errors import ApiError, error_response, to_api_error
-from mainstem.server.heap import give_back
 from mainstem.server.keys import read_keys
 from mainstem.server.limits import Limits
 from mainstem.server.metrics import Metrics
@@ -69,9 +67,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig, model_name: str | None
             # The others take no memory before somebody sends them.
             for tokens in forms[:1]:
                 await engine.precompute(tokens, public)
-        giving_back = asyncio.create_task(give_back())
         yield
-        giving_back.cancel()
         await engine.shutdown(0)
 
     app = FastAPI(
