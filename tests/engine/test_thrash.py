@@ -12,16 +12,7 @@ from mainstem.engine import LLM
 from mainstem.engine.thrash import ThrashWatch
 from mainstem.params import SamplingParams
 from mainstem.tree import EvictionReason
-
-
-class Clock:
-    """Time that passes only when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def test_much_of_what_was_computed_before_is_worth_one_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,18 +7,9 @@ import pytest
 
 from mainstem.scheduler.recomputed import MARK, Recomputed
 from mainstem.tree import CacheHints, RadixCache, TokenArray, public_namespace
+from tests.clock import Clock
 
 ALICE, BOB = ("tenant", "alice", "model"), ("tenant", "bob", "model")
-
-
-class Clock:
-    """Time that passes only when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

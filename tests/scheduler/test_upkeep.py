@@ -8,16 +8,7 @@ import pytest
 from mainstem.params import SamplingParams
 from mainstem.scheduler import Request, Scheduler, Upkeep
 from mainstem.tree import RadixCache
-
-
-class Clock:
-    """Time that passes only when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def test_room_is_made_down_to_the_low_watermark_once_the_high_one_is_passed() -> None:

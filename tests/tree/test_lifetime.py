@@ -12,16 +12,7 @@ from mainstem.tree.keys import Namespace
 from mainstem.tree.node import Node
 from mainstem.tree.order import MANY_BRANCHES, SHARED_TTL_FACTOR
 from mainstem.tree.sessions import Track
-
-
-class Clock:
-    """Time that passes only when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from mainstem.scheduler.wanted import tokens_to
 from mainstem.tree import EvictionReason, Namespace, PrefixCache, RadixCache, TokenArray, namespace_key
 from mainstem.tree.keys import NamespaceKey
 from mainstem.tree.node import Node
+from mainstem.tree.tails import depth_of
 from mainstem.tree.tenancy import is_public, public_part, tenant_key
 
 MARK = 64
@@ -88,7 +89,7 @@ class Recomputed:
         """See `OnEvict`."""
         if reason not in NOT_TOO_EARLY:
             return
-        length = sum(len(node.key) for node in leaf.path())
+        length = depth_of(leaf)
         first = (length - len(leaf.key) + kept) // MARK
         if first == length // MARK:  # nothing is remembered by what leaves
             return
