@@ -18,25 +18,28 @@ import asyncio
 import gc
 import json
 import logging
+import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import product
+from itertools import pairwise
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
+import httpx
 import numpy as np
 
 from benchmarks.measuring import keep
 from benchmarks.soak_clients import OPERATOR, TENANTS
 from mainstem.config import EngineConfig, ServerConfig
 from mainstem.engine import AsyncEngine
-from mainstem.server import BackgroundServer
-from mainstem.tokens import Tokenizer
+from mainstem.server import BackgroundServer, share_one_heap
+from mainstem.server.workers import NUM_WORKERS
 from tests.support.tiny_models import make_tiny_model
 
 WARM_UP = 1 / 3
@@ -117,8 +120,8 @@ def soak(
     )
     served = ServerConfig(port=0, drain_seconds=0, served_model_name=MODEL, api_key_file=str(keys), stored_responses=20)
     engine = AsyncEngine.load(config)
-    _fill_memory_of(engine.tokenizer)
     with _log() as logged, BackgroundServer(engine, served) as server:
+        _fill_memory_of_words(server.url)
         command = [sys.executable, "-m", "benchmarks.soak_clients", server.url, "--model", MODEL]
         command += ["--seconds", str(seconds), "--seed", str(seed), "--clients", str(clients)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -136,12 +139,26 @@ def soak(
     return Soaked(json.loads(said or "{}"), samples, len(samples), counts, broken)
 
 
-def _fill_memory_of(tokenizer: Tokenizer) -> None:
-    """Have a tokenizer see more words than the 10,000 that its library remembers: 4 MiB, which would take many minutes
-    to fill from what a random model says.
+def _fill_memory_of_words(url: str) -> None:
+    """Have every thread of the server that tokenizes see more words than the 10,000 that its tokenizer remembers: 5 MiB
+    a thread, which would take many minutes to fill from what a random model says.
     """
-    for first, second in product(ascii_lowercase, repeat=2):  # not all at once, which would leave room in the heap
-        tokenizer.encode(" ".join(first + second + third for third in ascii_lowercase))
+    rng = random.Random(0)
+    words = ["".join(rng.choices(ascii_lowercase, k=rng.randint(2, 8))) for _ in range(25_000)]
+    pieces = [" ".join(words[i : i + 2_000]) for i in range(0, len(words), 2_000)]
+
+    def ask(path: str, **fields: Any) -> None:
+        headers = {"Authorization": f"Bearer {TENANTS[OPERATOR]}"}
+        response = httpx.post(url + path, json={"model": MODEL, **fields}, headers=headers, timeout=60)
+        if response.json().get("error", {}).get("code") != "context_length_exceeded":
+            raise RuntimeError(f"a prompt that is far too long was answered with {response.text[:200]}")
+
+    with ThreadPoolExecutor(NUM_WORKERS) as pool:
+        for first, second in pairwise(pieces):  # not all at once, which would leave room in the heap
+            ask("/v1/completions", prompt=first)  # short enough for the event loop
+            list(pool.map(lambda text: ask("/v1/completions", prompt=text), [f"{first} {second}"] * 2 * NUM_WORKERS))
+            # Messages are tokenized side by side, on threads of the library.
+            ask("/v1/chat/completions", messages=[{"role": "user", "content": text} for text in (first, second) * 2])
 
 
 @contextmanager
@@ -227,6 +244,7 @@ def main() -> int:
     parser.add_argument("--model", help="another model than the tiny one, such as smollm2")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    share_one_heap()  # as `mainstem serve` does
     with tempfile.TemporaryDirectory() as folder:
         soaked = soak(
             Path(folder),

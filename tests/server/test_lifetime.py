@@ -265,6 +265,19 @@ def test_a_header_that_says_nothing_is_refused_by_name(http: httpx.Client, heade
     assert header in error["message"]
 
 
+@pytest.mark.parametrize("said", ["cache_hints.end", "x-session-end"])
+def test_an_end_of_no_session_is_refused_by_name(http: httpx.Client, said: str) -> None:
+    body: dict[str, Any] = {"prompt": [70], "max_tokens": 1}
+    headers = {"x-session-end": "true"}
+    if said == "cache_hints.end":
+        body["cache_hints"], headers = {"end": True}, {}
+    response = http.post("/v1/completions", json=body, headers=headers)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == said
+    assert "x-session-id" in error["message"]
+
+
 @pytest.mark.parametrize(("value", "given_up"), [("true", 100), ("1", 100), ("False", 0), ("0", 0)])
 def test_the_header_says_whether_a_session_ends(
     server: BackgroundServer, http: httpx.Client, value: str, given_up: int

@@ -49,9 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     from mainstem.cli.loading import describe_budget, describe_findings, describe_template, load_engine
     from mainstem.engine.checks import check_engine
-    from mainstem.server import listen, read_keys, read_shared_prefixes
+    from mainstem.server import listen, read_keys, read_shared_prefixes, share_one_heap
     from mainstem.server import serve as run_server
 
+    share_one_heap()
     console = Console(highlight=False, soft_wrap=True)
     # Before anything slow happens, so that a port in use or a wrong file is told at once.
     read_keys(server_config)

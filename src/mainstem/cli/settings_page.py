@@ -19,6 +19,9 @@ PyTorch's threads wait for one another by spinning. mainstem keeps that short (`
 variable or `OMP_WAIT_POLICY` is set: it is as fast as spinning for long on an idle machine, and several times faster on
 a busy one. For that, import mainstem before torch.
 
+The threads of `mainstem serve` share one heap of glibc, which takes tens of megabytes less than one each;
+`MALLOC_ARENA_MAX` sets another number of them.
+
 This page is generated from `mainstem/config.py` by `make docs`; a test checks that it is current.
 """
 

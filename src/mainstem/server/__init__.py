@@ -6,6 +6,7 @@ nothing of the tree, the pages or tensors.
 
 from mainstem.server.app import create_app
 from mainstem.server.background import BackgroundServer
+from mainstem.server.heap import share_one_heap
 from mainstem.server.keys import read_keys
 from mainstem.server.run import serve, serve_async
 from mainstem.server.shared_prefix import read_shared_prefixes
@@ -19,4 +20,5 @@ __all__ = [
     "read_shared_prefixes",
     "serve",
     "serve_async",
+    "share_one_heap",
 ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mainstem.explain import Comparison, MissCause, Origin, Record
 from mainstem.explain.diagnosis import FirstDifference, first_difference
 from mainstem.explain.report import cause_in_a_word, public_totals
-from mainstem.server.prompts import off_loop
+from mainstem.server.workers import off_loop
 from mainstem.tools.reading import read_reply
 
 if TYPE_CHECKING:

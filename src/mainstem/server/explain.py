@@ -5,7 +5,6 @@ A tenant is told about its own requests only, and others' are as unknown to it a
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
@@ -18,6 +17,7 @@ from mainstem.server.auth import is_operator, tenant_of
 from mainstem.server.diagnostics import diagnose
 from mainstem.server.errors import ApiError
 from mainstem.server.parts import Part, parts_of
+from mainstem.server.workers import in_worker
 from mainstem.tree import namespace_key
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ async def _explain(service: Service, request: Request, record: Record) -> dict[s
         await diagnose(service, record, tokens[: record.num_prompt])
     parts: list[Part] = []
     if len(tokens):
-        parts = await asyncio.to_thread(
-            parts_of, tokens, record.num_prompt, record.conversation, engine.tokenizer, record.places
+        parts = await in_worker(
+            lambda: parts_of(tokens, record.num_prompt, record.conversation, engine.tokenizer, record.places)
         )
     return explanation(
         record,

@@ -124,11 +124,11 @@ def read_lifetime(body: LifetimeBody, headers: Mapping[str, str]) -> Lifetime:
         raise InvalidRequest(f"{param} must be 'implicit' or 'explicit'", param=param)
     if options.ttl is not None:
         _seconds(options.ttl, "prompt_cache_options.ttl")
-    ends = _switch(headers.get("x-session-end"), "x-session-end")
+    named = session_name(session, key)
     return Lifetime(
-        session=session_name(session, key),
+        session=named,
         source=key or "",
-        ends=ends if said.end is None else said.end,
+        ends=_ends(said.end, headers.get("x-session-end"), named),
         expected_return_s=returns,
         ttl_s=_whole_ttl(body, said, options),
         breakpoint_ttl=options.ttl or OPENAI_TTL,
@@ -154,6 +154,18 @@ def split_written(prompt: Prompt, lifetime: Lifetime, cached: int, written: int,
     long = [keep.length for keep in lifetime.hints(prompt).keep if keep.retention.ttl_s >= long_s]
     for_long = min(max(max(long, default=0) - cached, 0), written)
     return Written(written - for_long, for_long)
+
+
+def _ends(said: bool | None, header: str | None, session: str | None) -> bool:
+    """Whether a session is over, by the body or by a header."""
+    switched = _switch(header, "x-session-end")
+    ends, param = (switched, "x-session-end") if said is None else (said, "cache_hints.end")
+    if ends and session is None:
+        raise InvalidRequest(
+            f"{param} ends no session: name it in cache_hints.session_id, the header x-session-id or prompt_cache_key",
+            param=param,
+        )
+    return ends
 
 
 def _whole_ttl(body: LifetimeBody, said: HintsBody, options: OptionsBody) -> float | None:

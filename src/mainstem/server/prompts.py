@@ -5,15 +5,14 @@ Long texts are tokenized in a worker thread, so that running streams go on meanw
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mainstem.errors import InvalidRequest, PromptTooLong
 from mainstem.server.errors import ApiError
+from mainstem.server.workers import off_loop
 from mainstem.tokens.breakpoints import PromptBreakpoint, locate
 
 if TYPE_CHECKING:
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
     from mainstem.tokens import Conversation, KnownPrompt, Tokenizer
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
-T = TypeVar("T")
 
 MAX_SEQUENCES = 128
-THREAD_CHARACTERS = 20_000  # or ids
 # No prompt that fits has more characters a token than this; tokenizing one that has would only cost memory.
 MAX_CHARACTERS_PER_TOKEN = 64
 MIN_CHARACTER_LIMIT = 200_000
@@ -167,8 +164,3 @@ def _check_characters(service: Service, characters: int, param: str) -> None:
             param=param,
             code="context_length_exceeded",
         )
-
-
-async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """What `work` gives; from a worker thread if there are many characters, or ids, to work on."""
-    return await asyncio.to_thread(work) if size > THREAD_CHARACTERS else work()

@@ -5,7 +5,6 @@ Says which part of the prompt comes from which field, so that one can see where 
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
@@ -20,6 +19,7 @@ from mainstem.server.chat import arrive
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody
 from mainstem.server.service import Service
+from mainstem.server.workers import in_worker
 from mainstem.tokens import Conversation, Tokenizer
 from mainstem.tokens.known_prompt import Span
 from mainstem.tokens.placed import Places
@@ -57,7 +57,7 @@ def router(service: Service) -> APIRouter:
                 "token_ids": ids,
                 "count": len(ids),
                 "max_model_len": service.engine.max_model_len,
-                "parts": await asyncio.to_thread(parts),
+                "parts": await in_worker(parts),
                 "spans": [_span(span) for span in ready.prompt.known.spans] if ready.prompt.known else [],
                 "grammar": ready.params.grammar,
             }
