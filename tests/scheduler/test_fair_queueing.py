@@ -143,10 +143,10 @@ def test_a_short_prompt_is_found_behind_many_tenants_with_long_ones() -> None:
 def test_what_an_aborted_prompt_had_left_is_not_held_against_its_tenant() -> None:
     driver = Driver(2000, budget=20, by_tenant=True)
     driver.add("long", prompt(0, 500), namespace=A)
+    driver.step()
     driver.add("other", prompt(1, 300), namespace=B)
     driver.step()
     driver.abort("long")
-    driver.step()
     driver.add("next", prompt(2, 30), namespace=A)
     assert steps_until_done(driver, "next") <= 3
 
@@ -206,6 +206,19 @@ def test_a_seat_is_claimed_while_long_prompts_on_all_seats_take_every_token() ->
     driver.step()
     driver.step()
     assert "short" in driver.done
+
+
+def test_a_seat_that_was_made_free_for_a_long_prompt_is_not_taken_by_a_short_one() -> None:
+    driver = Driver(2000, budget=20, max_num_seqs=2, by_tenant=True)
+    for i in range(2):
+        driver.add(f"reply{i}", prompt(i, 5), 100, namespace=A)
+    driver.step()
+    driver.add("long", prompt(8, 200), namespace=B)
+    driver.step()  # it finds no seat, and has a claim
+    driver.add("short", prompt(9, 5), namespace=C)
+    driver.step()
+    assert "long" in {request.id for request in driver.scheduler.running}
+    driver.run()
 
 
 # No later than if the tokens were divided

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,6 +14,8 @@ from mainstem.config import EngineConfig, ServerConfig
 from mainstem.engine import AsyncEngine
 from mainstem.model import ModelFiles
 from mainstem.server import BackgroundServer
+
+PAGE = Path(__file__).parents[2] / "docs" / "explain.md"
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +63,14 @@ def test_same_prompt_warm_gives_the_same_text_as_cold(sdk: openai.OpenAI) -> Non
     assert warm.usage is not None
     assert warm.usage.prompt_tokens_details is not None
     assert warm.usage.prompt_tokens_details.cached_tokens == warm.usage.prompt_tokens - 1
+
+
+def test_the_samples_of_the_page_about_misses_print_what_it_says(
+    server: BackgroundServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(samples) == 2
+    names: dict[str, Any] = {}
+    for code, printed in samples:
+        exec(code.replace("http://127.0.0.1:8000", server.url), names)
+        assert capsys.readouterr().out == printed

@@ -96,7 +96,7 @@ def _fate(cause: Mapping[str, Any]) -> Iterator[str]:
 def _rounding(cause: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
     if cause["first_token"] < told["prompt_tokens"] - 1:
         yield "they are known, but only whole pages (or blocks) of the cache are reused"
-    yield "the last token is always computed: from it the model says how the reply begins"
+    yield "the last token is computed all the same: from it the model says how the reply begins"
 
 
 def _label(cause: Mapping[str, Any]) -> str:
