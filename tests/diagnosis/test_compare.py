@@ -350,6 +350,28 @@ def test_a_template_that_renders_the_history_otherwise(at: float) -> None:
     assert (found.cause, found.place, found.offset) == (Cause.TEMPLATE, Place.TEMPLATE, cut)
 
 
+def branches() -> tuple[Rendered, Rendered]:
+    """Two conversations that went on from different replies."""
+    one, other = (
+        rendered((*history()[:4], Message(role="assistant", parts=(said,)), Message(role="user", parts=(asked,))))
+        for said, asked in (("It is the clock.", "Which one?"), ("The parser is at fault.", "Then repair it."))
+    )
+    return one, other
+
+
+def test_another_reply_that_the_conversation_went_on_from_is_no_fault_of_the_template() -> None:
+    found = compare_rendered(*branches())
+    assert found is not None
+    assert (found.cause, found.part) == (Cause.BRANCHED, "messages[4]")
+
+
+def test_a_template_that_renders_what_is_before_a_branch_otherwise() -> None:
+    before, after = branches()
+    found = compare_rendered(before, after._replace(text="~" + after.text))
+    assert found is not None
+    assert found.cause is Cause.TEMPLATE
+
+
 def test_a_template_that_drops_reasoning() -> None:
     before, after = rendered(history()), rendered((*history(), *NEXT))
     text = before.text.replace("I think", "<think>Months come before days.</think>I think")

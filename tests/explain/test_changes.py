@@ -208,6 +208,42 @@ def test_a_window_over_the_history(talk: Talk, dropped: int) -> None:
     assert_class(found, Cause.HISTORY_WINDOWED, "context_compacted")
 
 
+@pytest.mark.parametrize("index", [1, 4, 5, 8, 12, 13])  # of the user and of the model
+@pytest.mark.parametrize(
+    "after",
+    [(), (Message(role="assistant", parts=("Done.",)), *NEXT), (Message(role="assistant", parts=("No.",)), *NEXT)],
+    ids=["asked again", "went on", "with another reply"],
+)
+def test_a_message_that_says_something_else(talk: Talk, index: int, after: Messages) -> None:
+    old = (*long_history(), Message(role="user", parts=("Is that all?",)))
+    said = replace(old[index], parts=("I would rather not say, as it is a secret.",))
+    talk.chat(old)
+    found = talk.chat((*old[:index], said, *old[index + 1 :], *after))
+    assert_class(found, Cause.HISTORY_EDITED, "input_changed")
+    assert found.difference is not None
+    assert found.difference.change is not None
+    assert found.difference.change.part == f"messages[{index}].content"
+
+
+@pytest.mark.parametrize("index", [1, 5, 13])
+def test_a_message_that_is_longer_than_it_was(talk: Talk, index: int) -> None:
+    old = (*long_history(), Message(role="user", parts=("Is that all?",)))
+    talk.chat(old)
+    said = replace(old[index], parts=(f"{old[index].text} Thanks.",))
+    assert_class(talk.chat((*old[:index], said, *old[index + 1 :])), Cause.HISTORY_EDITED, "input_changed")
+
+
+def test_a_message_that_was_reworded_among_replies_that_are_alike(talk: Talk) -> None:
+    """The model said the same every time, also to the last one."""
+    yes = Message(role="assistant", parts=("Done.",))
+    old = [history()[0]]
+    for number in range(3):
+        old += [Message(role="user", parts=(f"List the files of folder {number}. {LAST_WORDS}",)), yes]
+    talk.chat(tuple(old[:-1]))
+    found = talk.chat((*old[:3], Message(role="user", parts=("Rather not.",)), *old[4:-1]))
+    assert_class(found, Cause.HISTORY_EDITED, "input_changed")
+
+
 @pytest.mark.parametrize("index", [3, 7, 15])
 def test_an_output_that_was_left_out(talk: Talk, index: int) -> None:
     old = long_history()

@@ -337,6 +337,22 @@ def test_anthropic_messages_say_what_changed(
     assert streamed.diagnostics.cache_miss_reason.type == kind
 
 
+def test_what_was_lost_before_the_request_compared_with_is_no_matter(
+    http: httpx.Client, sdk_anthropic: anthropic.Anthropic
+) -> None:
+    """The end of the first reply, and all after it, were cached once, and then reset."""
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 4, "extra_body": {"temperature": 0}}
+    question: Any = {"role": "user", "content": "What is reset, and what is not?"}
+    for turn in range(2):
+        http.post("/cache/reset", json={})
+        first = sdk_anthropic.messages.create(**asked, messages=[question], diagnostics={"previous_message_id": None})
+        history = [question, {"role": "assistant", "content": first.content}, {"role": "user", "content": NEXT}]
+        second = sdk_anthropic.messages.create(**asked, messages=history, diagnostics={"previous_message_id": first.id})
+        assert second.usage.cache_read_input_tokens
+        assert second.diagnostics is None
+        assert ("reset" in second.usage.mainstem["misses"]) == bool(turn)
+
+
 def test_anthropic_is_told_where_nothing_changed_and_nothing_is_cached(
     sdk_anthropic: anthropic.Anthropic, http: httpx.Client
 ) -> None:

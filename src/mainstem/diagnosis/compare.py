@@ -71,9 +71,12 @@ def compare_rendered(
     faults = [difference for difference in found if difference.is_fault]
     if faults:
         return min(faults, key=lambda fault: _rank(fault, before, shared))
-    if shared == len(before.text) or (not found and shared >= _end_of_said(after)):
+    if shared == len(before.text):
         return found[0] if found else None
-    return _template(before, after, shared)
+    if not found:
+        return None if shared >= _end_of(after, len(after.prompt.messages)) else _template(before, after, shared)
+    branched = found[0].cause is Cause.BRANCHED and shared >= _end_of(after, found[0].index)
+    return found[0] if branched else _template(before, after, shared)
 
 
 def _rank(fault: Difference, before: Rendered, shared: int) -> tuple[bool, bool]:
@@ -94,11 +97,14 @@ def _system_stretch(rendered: Rendered) -> tuple[int, int] | None:
     return None if start < 0 else (start, start + len(text))
 
 
-def _end_of_said(rendered: Rendered) -> int:
-    """Where the text of the last message ends; what comes then asks for a reply."""
-    text = rendered.prompt.messages[-1].text().strip() if rendered.prompt.messages else ""
-    start = rendered.text.rfind(text) if text else -1
-    return 0 if start < 0 else start + len(text)
+def _end_of(rendered: Rendered, count: int) -> int:
+    """Where the text of the first `count` messages ends; what comes then is the next one, or asks for a reply."""
+    end = 0
+    for message in rendered.prompt.messages[:count]:
+        text = message.text().strip()
+        start = rendered.text.find(text, end)
+        end = end if start < 0 else start + len(text)
+    return end
 
 
 def _template(before: Rendered, after: Rendered, at: int) -> Difference | None:

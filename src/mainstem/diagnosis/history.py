@@ -92,7 +92,7 @@ def _parted(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int) -> 
     first, second = old[0], new[0]
     sent = [message for message in old if message.path != REPLY]
     sizes = [sum(len(field.text) for message in part for field in message.fields) for part in (sent, new)]
-    if first.role == second.role and _continues(first, second):
+    if len(sent) <= 1 and first.role == second.role and _continues(first, second):
         return _appended(second, at)
     if first.role == second.role and (_similar(first, second) or _is_elided(first.text(), second.text())):
         return _edited(first, second, Place.MESSAGES, at)
@@ -105,15 +105,21 @@ def _parted(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int) -> 
 
 
 def _align(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int) -> _Alignment:
-    """The longest end of the old history that the new one has, after `at`."""
+    """The longest end of the old history that the new one has, after `at`: with the reply, or without it if that was
+    not sent back. What comes without it may be one message that comes again by chance, unless nothing follows it, or as
+    many messages are before it in both.
+    """
     olds, news = [message.content for message in old[at:]], [message.content for message in new[at:]]
     best = _Alignment(len(olds), len(news), 0)
-    for end in (i + 1 for i, content in enumerate(news) if content == olds[-1]):
-        kept = 1
-        while kept < min(end, len(olds)) and olds[-kept - 1] == news[end - kept - 1]:
-            kept += 1
-        if kept > best.kept:
-            best = _Alignment(len(olds) - kept, end - kept, kept)
+    sent = len(olds) - (old[-1].path == REPLY)
+    for stop in {len(olds), sent} - {0}:
+        for end in (i + 1 for i, content in enumerate(news) if content == olds[stop - 1]):
+            kept = 1
+            while kept < min(end, stop) and olds[stop - kept - 1] == news[end - kept - 1]:
+                kept += 1
+            certain = stop == len(olds) or kept > 1 or end == len(news) or end == stop
+            if certain and kept > best.kept:
+                best = _Alignment(stop - kept, end - kept, kept)
     return best
 
 

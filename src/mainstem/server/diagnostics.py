@@ -162,6 +162,7 @@ def _missed(record: Record, comparison: Comparison) -> int:
 
 
 def _was_reused(record: Record, comparison: Comparison) -> bool:
-    """Whether what both begin with was cached, but for what never is, such as the last token of a reply."""
+    """Whether what both begin with was cached, but for what never is."""
+    computed = comparison.common - 1  # but the last token of a reply
     never = (MissCause.ROUNDING, MissCause.FIRST_SEEN)
-    return all(miss.start >= comparison.common or miss.cause in never for miss in record.public_misses)
+    return all(miss.start >= computed or miss.cause in never for miss in record.public_misses)
