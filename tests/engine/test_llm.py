@@ -153,6 +153,13 @@ def test_n_replies_differ_and_compute_the_prompt_once(llm: LLM) -> None:
     assert [r.token_ids for r in llm.generate([prompt], params)[0].replies] == [r.token_ids for r in generation.replies]
 
 
+def test_replies_that_begin_one_after_the_other_find_their_prompt_cached_once(tiny_model: Path) -> None:
+    with tiny_llm(tiny_model, max_num_seqs=1) as llm:
+        llm.generate([random_tokens(20)], greedy(1))
+        (again,) = llm.generate([random_tokens(20)], greedy(1, n=4))
+    assert (again.cached_tokens, again.prefilled_tokens) == (19, 4)
+
+
 def test_a_repetition_penalty_reaches_the_sampler(llm: LLM) -> None:
     prompt = random_tokens(20, seed=2).tolist()
     penalized = llm.generate([prompt], greedy(40, repetition_penalty=100.0))[0].token_ids

@@ -47,6 +47,27 @@ def test_keys_of_the_settings_are_tenants_of_their_own_and_the_first_is_an_opera
     assert (one.operator, two.operator) == (True, False)
 
 
+def test_a_key_that_is_given_twice_is_one_tenant() -> None:
+    keys = read_keys(ServerConfig(api_key="one,one"))
+    assert len(keys.names) == 1
+    assert keys.find(b"one") == Tenant(keys.names[0], operator=True)
+
+
+def test_keys_whose_digests_begin_alike_are_not_one_tenant() -> None:
+    keys = read_keys(ServerConfig(api_key="sk-3334,sk-121845"))
+    assert keys.find(b"sk-3334") == Tenant("key-a4dba211", operator=True)
+    assert keys.find(b"sk-121845") == Tenant("key-a4dba211e", operator=False)
+
+
+def test_a_file_takes_no_name_of_a_key_without_one(tmp_path: Path) -> None:
+    """Its tenant would read that key's part of the cache."""
+    name = f"key-{hashlib.sha256(b'one').hexdigest()[:8]}"
+    with pytest.raises(ConfigError, match="line 2: a key of --api-key has this name"):
+        keyring(tmp_path, f"alice sk-alice\n{name} sk-secret\n", api_key="one")
+    assert keyring(tmp_path, f"{name} sk-secret\n").names == [name]
+    assert keyring(tmp_path, f"{name} one operator\n", api_key="one").names == [name]
+
+
 def test_no_keys_are_no_keyring() -> None:
     assert not read_keys(ServerConfig())
 
@@ -67,6 +88,8 @@ def test_a_keyring_holds_no_key(tmp_path: Path) -> None:
         ("\n-alice secret\n", "line 2: a tenant's name"),
         ("al/ice secret\n", "a tenant's name"),
         ("alice sha256:12\n", "64 hexadecimal"),
+        ("alice key\npublic secret\n", "line 2: .*all tenants share.*another name"),
+        ("public secret operator\n", "line 1: .*another name"),
         ("alice secret\nbob secret\n", "line 2: the key has another tenant"),
         ("alice secret\nalice secret operator\n", "another tenant"),
     ],

@@ -187,6 +187,76 @@ def test_no_tokens_at_all_prewarm_a_message(claude: anthropic.Anthropic, stream:
     assert again.usage.cache_creation_input_tokens == 1
 
 
+def prewarmed(sdk: openai.OpenAI, claude: anthropic.Anthropic, api: str, text: str) -> Any:
+    """The raw reply to a prewarm through an API's SDK."""
+    options: Any = {"prompt_cache_options": {"prewarm": True}}
+    said: Any = [{"role": "user", "content": text}]
+    match api:
+        case "completions":
+            return sdk.completions.with_raw_response.create(model=MODEL, prompt=text, extra_body=options)
+        case "chat":
+            return sdk.chat.completions.with_raw_response.create(model=MODEL, messages=said, **options)
+        case "responses":
+            return sdk.responses.with_raw_response.create(model=MODEL, input=text, **options)
+    return claude.messages.with_raw_response.create(model=MODEL, max_tokens=0, messages=said)
+
+
+@pytest.mark.parametrize(
+    ("api", "part"),
+    [
+        ("completions", "prompt"),
+        ("chat", "messages[0].content"),
+        ("responses", "input"),
+        ("messages", "messages[0].content"),
+    ],
+)
+def test_a_prewarm_is_explained_by_its_id_and_its_request_id(
+    sdk: openai.OpenAI, claude: anthropic.Anthropic, http: httpx.Client, api: str, part: str
+) -> None:
+    raw = prewarmed(sdk, claude, api, f"{api}: {LONG}")
+    reply = raw.parse()
+    card = http.get(f"/cache/explain/{reply.id}").json()
+    assert card["id"] == reply.id
+    assert part in [each["part"] for each in card["parts"]]
+    assert {cause["cause"]: cause["tokens"] for cause in card["causes"]} == reply.usage.mainstem["misses"]
+    assert http.get(f"/cache/explain/{raw.headers['x-request-id']}").json() == card
+    assert http.get("/cache/explain/last").json() == card
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_openais_apis_compare_with_a_prewarm(sdk: openai.OpenAI, claude: anthropic.Anthropic, edited: bool) -> None:
+    text = f"At 10:00:01. {LONG}"
+    warm = {api: prewarmed(sdk, claude, api, text).parse().id for api in ("completions", "chat", "responses")}
+    now = text.replace("10:00:01", "10:02:44") if edited else text
+    options: Any = {api: {"prompt_cache_options": {"comparison_response_id": name}} for api, name in warm.items()}
+    replies: list[Any] = [
+        sdk.completions.create(model=MODEL, prompt=now, max_tokens=1, extra_body=options["completions"]),
+        sdk.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": now}], max_tokens=1, **options["chat"]
+        ),
+        sdk.responses.create(model=MODEL, input=now, max_output_tokens=1, **options["responses"]),
+    ]
+    found = [reply.model_dump()["prompt_cache_diagnostics"]["type"] for reply in replies]
+    assert found == ["cache_miss" if edited else "cache_hit"] * 3
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_anthropics_api_compares_with_a_prewarm(claude: anthropic.Anthropic, sdk: openai.OpenAI, edited: bool) -> None:
+    text = f"At 10:00:01. {LONG}"
+    before = prewarmed(sdk, claude, "messages", text).parse()
+    now = text.replace("10:00:01", "10:02:44") if edited else text
+    said: Any = [{"role": "user", "content": now}]
+    after = claude.messages.create(
+        model=MODEL, max_tokens=1, messages=said, diagnostics={"previous_message_id": before.id}
+    )
+    if not edited:
+        assert after.diagnostics is None
+        return
+    assert after.diagnostics is not None
+    assert after.diagnostics.cache_miss_reason is not None
+    assert after.diagnostics.cache_miss_reason.type == "messages_changed"
+
+
 @pytest.mark.parametrize("said", ["body", "headers"])
 def test_an_ended_session_is_given_up(server: BackgroundServer, http: httpx.Client, said: str) -> None:
     hints: dict[str, Any] = {"cache_hints": {"session_id": "s", "end": True}} if said == "body" else {}

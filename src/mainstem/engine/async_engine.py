@@ -105,7 +105,7 @@ class AsyncEngine:
             prompt: int32[n].
             params: how to continue it.
             namespace: which part of the prefix cache it may use.
-            request_id: the caller's name for it.
+            origin: where the prompt came from, for its record.
             hints: what is said about the future of what it computes.
             prewarm: compute the prompt and generate nothing; there is one output, without text.
 
@@ -132,7 +132,17 @@ class AsyncEngine:
         def submit() -> None:
             try:
                 if prewarm:
-                    ids.extend(core.submit_scoring(prompt, prompt[:0], deliver, namespace=namespace, hints=hints))
+                    ids.extend(
+                        core.submit_scoring(
+                            prompt,
+                            prompt[:0],
+                            deliver,
+                            namespace=namespace,
+                            arrival=arrival,
+                            origin=origin,
+                            hints=hints,
+                        )
+                    )
                     return
                 ids.extend(
                     core.submit(

@@ -19,7 +19,7 @@ import torch
 from mainstem.engine.batch import PackedStep, pack
 from mainstem.engine.lease import Lease
 from mainstem.engine.outputs import EngineStats, RequestOutput, StepTimes
-from mainstem.engine.reply import Reply, Sink
+from mainstem.engine.reply import Reply, Siblings, Sink
 from mainstem.engine.scoring import Scoring
 from mainstem.engine.speculation import Speculation, follow
 from mainstem.engine.thrash import SAMPLE_S, ThrashWatch
@@ -192,6 +192,7 @@ class EngineCore:
         constraint = constraint or self.constrain(params)
         arrived = time.perf_counter() if arrival is None else arrival
         ids = []
+        siblings = Siblings()
         for index in range(params.n):
             request_id = f"reply-{next(self._ids)}"
             wanted = params.max_tokens if params.max_tokens is not None else self.max_model_len
@@ -208,12 +209,14 @@ class EngineCore:
             reply = Reply(
                 request,
                 index,
+                siblings,
                 self.tokenizer,
                 sink,
                 recorded=recorded,
                 lease=lease,
                 constraint=constraint.copy() if constraint else None,
             )
+            siblings.add(request)
             self.scheduler.add(request)
             self._replies[request_id] = reply
             ids.append(request_id)
@@ -227,6 +230,8 @@ class EngineCore:
         *,
         namespace: Namespace = (),
         lease: Lease | None = None,
+        arrival: float | None = None,
+        origin: Origin | None = None,
         hints: CacheHints = NO_HINTS,
         unrecorded: bool = False,
     ) -> list[str]:
@@ -234,7 +239,7 @@ class EngineCore:
 
         The outputs have the continuation's tokens with their log-probabilities. With an empty continuation the context
         is computed and nothing else. A `lease` gets the lock on the context. One that is `unrecorded` is the engine's
-        own: it is not among the counts and the records.
+        own: it is not among the counts and the records. The rest is as for `submit`.
 
         Raises:
             as `check`; nothing is queued then.
@@ -249,8 +254,9 @@ class EngineCore:
             SamplingParams(),
             max_tokens=1,
             namespace=namespace,
-            arrival=time.perf_counter(),
+            arrival=time.perf_counter() if arrival is None else arrival,
             score_from=len(context) - 1 if len(continuation) else len(context),
+            origin=origin,
             hints=hints,
             unrecorded=unrecorded,
         )

@@ -16,6 +16,7 @@ __all__ = [
     "EngineStats",
     "FinishReason",
     "PositionLogprobs",
+    "PromptUsage",
     "RequestOutput",
     "RequestUsage",
     "StepTimes",
@@ -24,6 +25,20 @@ __all__ = [
 ]
 
 FinishReason = Literal["stop", "length", "abort"]
+
+
+class PromptUsage(NamedTuple):
+    """How much of a prompt was cached: counted once, when the first of its replies was let in.
+
+    What later replies to it find cached, or compute again, is in their own usage.
+
+    Attributes:
+        cached_tokens: as that reply's.
+        record: why its uncached tokens were uncached; None if no records are kept.
+    """
+
+    cached_tokens: int
+    record: Record | None
 
 
 class RequestUsage(NamedTuple):
@@ -39,6 +54,7 @@ class RequestUsage(NamedTuple):
         record: why its uncached tokens were uncached; None before it is admitted, or if no records are kept.
         drafted_tokens: tokens that were guessed and checked ahead; see docs/speculation.md.
         accepted_tokens: of the completion tokens, those that were guessed right.
+        first: of the prompt, where it has several replies; None before one of them is admitted.
     """
 
     prompt_tokens: int
@@ -50,18 +66,30 @@ class RequestUsage(NamedTuple):
     record: Record | None = None
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    first: PromptUsage | None = None
+
+    @property
+    def of_prompt(self) -> PromptUsage:
+        """What the prompt's tokens count as, whatever its number of replies."""
+        return self.first or PromptUsage(self.cached_tokens, self.record)
 
     def __repr__(self) -> str:
-        """Without what is zero or not known."""
-        told = {name: value for name, value in self._asdict().items() if value}
+        """Without what is zero or not known, and what is not this reply's own."""
+        told = {name: value for name, value in self._asdict().items() if value and name != "first"}
         for name in ("queue_s", "ttft_s"):
             if name in told:
                 told[name] = round(told[name], 4)
         return f"RequestUsage({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
 
-def usage_of(request: Request, first_token_at: float | None) -> RequestUsage:
-    """A request's token counts and times so far; `first_token_at` is by its clock, None before the first token."""
+def usage_of(request: Request, first_token_at: float | None, first: PromptUsage | None = None) -> RequestUsage:
+    """A request's token counts and times so far.
+
+    Args:
+        request: that they are of.
+        first_token_at: by its clock; None before the first token.
+        first: see `RequestUsage`.
+    """
     admitted = request.admitted_at
     return RequestUsage(
         prompt_tokens=request.num_prompt,
@@ -70,10 +98,16 @@ def usage_of(request: Request, first_token_at: float | None) -> RequestUsage:
         completion_tokens=request.num_generated,
         queue_s=0.0 if admitted is None else admitted - request.arrival,
         ttft_s=None if first_token_at is None else first_token_at - request.arrival,
-        record=request.record if isinstance(request.record, Record) else None,
+        record=record_of(request),
         drafted_tokens=request.num_drafted,
         accepted_tokens=request.num_accepted,
+        first=first,
     )
+
+
+def record_of(request: Request) -> Record | None:
+    """What is noted of a request; None before it is admitted, or if no records are kept."""
+    return request.record if isinstance(request.record, Record) else None
 
 
 class RequestOutput(NamedTuple):

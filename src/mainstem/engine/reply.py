@@ -9,7 +9,15 @@ import secrets
 from collections.abc import Callable
 
 from mainstem.engine.lease import Lease
-from mainstem.engine.outputs import FinishReason, PositionLogprobs, RequestOutput, RequestUsage, usage_of
+from mainstem.engine.outputs import (
+    FinishReason,
+    PositionLogprobs,
+    PromptUsage,
+    RequestOutput,
+    RequestUsage,
+    record_of,
+    usage_of,
+)
 from mainstem.errors import MainstemError
 from mainstem.model import SampleRow
 from mainstem.scheduler import Request
@@ -21,12 +29,39 @@ Sink = Callable[[RequestOutput | MainstemError], None]
 """Where a reply's outputs go; an error is the last thing a sink is given."""
 
 
+class Siblings:
+    """All replies to one prompt, of which the first that is let in tells how much of the prompt was cached.
+
+    That need not be the first to say something: it may have to give way before.
+    """
+
+    def __init__(self) -> None:
+        self._requests: list[Request] = []
+        self._first: PromptUsage | None = None
+
+    def add(self, request: Request) -> None:
+        """One more reply, in the order of the queue."""
+        self._requests.append(request)
+
+    def usage(self) -> PromptUsage | None:
+        """Of the first one; None before it is let in."""
+        if self._first is None:
+            # Later ones are let in later, so whoever is the first now stays it.
+            admitted = [(each.admitted_at, each) for each in self._requests if each.admitted_at is not None]
+            if admitted:
+                _, first = min(admitted, key=lambda pair: pair[0])
+                self._first = PromptUsage(first.num_cached, record_of(first))
+                self._requests.clear()
+        return self._first
+
+
 class Reply:
     """The `index`-th reply to a prompt.
 
     Args:
         request: what the scheduler runs.
         index: which of the caller's `n` replies.
+        siblings: all of these, itself included.
         tokenizer: of the model.
         sink: called with every output, from the engine's thread.
         recorded: int32[request.max_tokens], what the reply will say whatever is sampled; None to say what is sampled.
@@ -38,6 +73,7 @@ class Reply:
         self,
         request: Request,
         index: int,
+        siblings: Siblings,
         tokenizer: Tokenizer,
         sink: Sink,
         *,
@@ -49,6 +85,7 @@ class Reply:
         self.request = request
         self._recorded = recorded
         self.index = index
+        self._siblings = siblings
         self.sink = sink
         self.lease = lease
         self.constraint = constraint
@@ -137,4 +174,4 @@ class Reply:
 
     def usage(self) -> RequestUsage:
         """The reply's token counts and times so far."""
-        return usage_of(self.request, self._first_token_at)
+        return usage_of(self.request, self._first_token_at, self._siblings.usage())

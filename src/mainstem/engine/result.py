@@ -57,12 +57,13 @@ class Generation:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were not computed for this prompt, whichever of its replies came first."""
-        return max(0, len(self.prompt_token_ids) - self.prefilled_tokens)
+        """Prompt tokens that were cached when the first of its replies was let in."""
+        usage = self.replies[0].usage
+        return usage.of_prompt.cached_tokens if usage else 0
 
     @property
     def prefilled_tokens(self) -> int:
-        """Prompt tokens that were computed for this prompt's replies together."""
+        """Prompt tokens that were computed for this prompt's replies together, some perhaps several times."""
         return sum(reply.usage.prefilled_tokens for reply in self.replies if reply.usage)
 
     @property

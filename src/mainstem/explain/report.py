@@ -28,15 +28,17 @@ def public_totals(records: Iterable[Record]) -> dict[str, int]:
     return totals
 
 
-def cause_in_a_word(record: Record, difference: FirstDifference | None) -> str:
+def cause_in_a_word(records: Sequence[Record]) -> str:
     """The cause of most uncached tokens, with the class of the change if that is what it was, as in `diverged:uuid`."""
-    totals = tokens_by_cause(record.public_misses)
+    totals = public_totals(records)
     cause = max(totals, key=lambda each: totals[each], default=None)
     if cause is None:
         return "none"
-    if cause is MissCause.DIVERGED and difference is not None and difference.change is not None:
-        return f"{cause.value}:{difference.change.cause.value}"
-    return cause.value
+    if cause == MissCause.DIVERGED:
+        changed = max(records, key=lambda record: tokens_by_cause(record.public_misses).get(MissCause.DIVERGED, 0))
+        if changed.difference is not None and changed.difference.change is not None:
+            return f"{cause}:{changed.difference.change.cause.value}"
+    return cause
 
 
 def explanation(

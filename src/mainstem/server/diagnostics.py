@@ -34,7 +34,7 @@ class Diagnosis(NamedTuple):
     """What is known of one prompt's misses.
 
     Attributes:
-        record: of its first reply.
+        record: of the first of its replies that was let in.
         difference: from the closest earlier request; None if that was not what kept tokens from being cached.
         asked: from the request that the client named; None if it named none, or there is no difference.
     """
@@ -111,8 +111,8 @@ async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diag
 
 
 def miss_header(diagnoses: list[Diagnosis]) -> str | None:
-    """The cause of most of the first prompt's uncached tokens; None if no records are kept."""
-    return cause_in_a_word(diagnoses[0].record, diagnoses[0].difference) if diagnoses else None
+    """The cause of most uncached tokens; None if no records are kept."""
+    return cause_in_a_word([each.record for each in diagnoses]) if diagnoses else None
 
 
 def usage_sibling(diagnoses: list[Diagnosis]) -> dict[str, Any]:

@@ -33,7 +33,11 @@ class Part(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Tokens of a whole HTTP request: each prompt counts once, whatever its number of replies."""
+    """Tokens of a whole HTTP request: each prompt counts once, whatever its number of replies.
+
+    What was cached of a prompt, and what was not and why, is told as of the first of its replies that was let in. Later
+    ones may compute some of it again, above all the last token; that is in the metrics alone.
+    """
 
     prompt_tokens: int
     cached_tokens: int
@@ -103,6 +107,7 @@ class Generation:
         self.num_choices = len(prompts) * params.n
         self._timings = service.metrics.request_timings()
         self._usages: dict[int, RequestUsage] = {}
+        self._cached: dict[int, int] = {}  # tokens of each prompt of which something came
         self._history = service.engine.history
         self._said: dict[int, _Said] = {}
         self._first: list[Part] = []
@@ -135,33 +140,21 @@ class Generation:
 
     def usage(self) -> Usage:
         """Counts so far; final once the iteration ended."""
-        n = self.params.n
-        prompt_tokens = cached_tokens = 0
-        for position, prompt in enumerate(self.prompts):
-            replies = [self._usages[choice] for choice in self._choices(position) if choice in self._usages]
-            # Not what was prefilled: a reply that was preempted prefilled some tokens twice.
-            missed = sum(reply.prompt_tokens - reply.cached_tokens for reply in replies)
-            prompt_tokens += len(prompt.ids)
-            cached_tokens += max(0, len(prompt.ids) - missed) if len(replies) == n else 0
-        return Usage(prompt_tokens, cached_tokens, sum(usage.completion_tokens for usage in self._usages.values()))
+        return Usage(
+            prompt_tokens=sum(len(prompt.ids) for prompt in self.prompts),
+            cached_tokens=sum(self._cached.values()),
+            completion_tokens=sum(usage.completion_tokens for usage in self._usages.values()),
+        )
 
     @property
     def diagnoses(self) -> list[Diagnosis]:
         """Why tokens were not cached, for each prompt of which something came; none if no records are kept."""
         return [self._diagnoses[position] for position in sorted(self._diagnoses)]
 
-    def cached_header(self) -> str | None:
-        """`cached/prompt` tokens for the response header; None while a prompt's share is unknown."""
-        if len(self._usages) == self.num_choices:
-            usage = self.usage()
-            return f"{usage.cached_tokens}/{usage.prompt_tokens}"
-        if len(self.prompts) == 1 and self._usages:
-            usage_of_first = next(iter(self._usages.values()))
-            return f"{usage_of_first.cached_tokens}/{usage_of_first.prompt_tokens}"
-        return None
-
-    def _choices(self, position: int) -> range:
-        return range(position * self.params.n, (position + 1) * self.params.n)
+    @property
+    def knows_shares(self) -> bool:
+        """Whether it is known of every prompt how much of it was cached, which does not change any more."""
+        return len(self._cached) == len(self.prompts)
 
     async def _count(self, outputs: AsyncGenerator[tuple[int, RequestOutput]]) -> AsyncGenerator[Part]:
         try:
@@ -171,9 +164,10 @@ class Generation:
                 choice = position * self.params.n + output.index
                 first = choice not in self._usages
                 self._usages[choice] = output.usage
-                record = output.usage.record
-                if record is not None and position not in self._diagnoses:
-                    self._diagnoses[position] = await diagnose(self._service, record, self.prompts[position].ids)
+                if position not in self._cached:
+                    self._cached[position], record = output.usage.of_prompt
+                    if record is not None:
+                        self._diagnoses[position] = await diagnose(self._service, record, self.prompts[position].ids)
                 self._timings.observe(choice, output)
                 self._said.setdefault(choice, _Said()).add(output)
                 if output.finish_reason is not None:

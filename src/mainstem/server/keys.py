@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from mainstem.config import ServerConfig
 
 OPERATOR = "operator"
+PUBLIC = "public"
+"""What metrics call whom the tokens belong to that all tenants share; no tenant's name."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _MAX_FILE_BYTES = 4 * 2**20
+# Digits of a key's digest in the name of who has no other; more, where two keys have these in common.
+_NAME_DIGITS = 8
 
 
 class Tenant(NamedTuple):
@@ -69,22 +73,37 @@ def read_keys(config: ServerConfig) -> Keyring:
 
     A key in the settings is a tenant of its own, named after its digest; the first of them is an operator's. A line of
     the file is `TENANT KEY` or `TENANT sha256:DIGEST`, and `operator` after it for an operator; `#` begins a comment.
+    No two tenants have one name, in the cache, in metrics or in the log.
 
     Raises:
-        ConfigError: when the file cannot be read, a line is not understood, or a key has two tenants.
+        ConfigError: when the file cannot be read, a line is not understood, a key has two tenants, or a name is taken.
     """
-    tenants: dict[bytes, Tenant] = {}
-    for position, key in enumerate(config.api_keys):
-        digest = hashlib.sha256(key.encode()).digest()
-        tenants[digest] = Tenant(f"key-{digest.hex()[:8]}", operator=position == 0)
+    tenants = _named_after_digests(config.api_keys)
+    nameless = {tenant.name for tenant in tenants.values()}
     if config.api_key_file is not None:
         for number, digest, tenant in _read_file(config.api_key_file):
+            if digest not in tenants and tenant.name in nameless:
+                raise _wrong(
+                    config.api_key_file, number, "a key of --api-key has this name already; give the tenant another"
+                )
             if tenants.setdefault(digest, tenant) != tenant:
                 raise _wrong(config.api_key_file, number, "the key has another tenant already")
         if not tenants:
             # More likely a wrong file than the wish for an open server.
             raise ConfigError(f"{config.api_key_file} has no keys in it", setting="api_key_file")
     return Keyring(tenants)
+
+
+def _named_after_digests(keys: Sequence[str]) -> dict[bytes, Tenant]:
+    tenants: dict[bytes, Tenant] = {}
+    for key in keys:
+        digest = hashlib.sha256(key.encode()).digest()
+        if digest not in tenants:
+            names = {tenant.name for tenant in tenants.values()}
+            lengths = range(_NAME_DIGITS, len(digest.hex()) + 1)
+            name = next(name for length in lengths if (name := f"key-{digest.hex()[:length]}") not in names)
+            tenants[digest] = Tenant(name, operator=not tenants)
+    return tenants
 
 
 class _Line(NamedTuple):
@@ -120,6 +139,8 @@ def _read_line(file: str, number: int, words: list[str]) -> _Line:
             raise _wrong(file, number, f"it must be TENANT KEY, and '{OPERATOR}' after it for an operator")
     if not _NAME.fullmatch(tenant):
         raise _wrong(file, number, "a tenant's name has 1 to 64 letters, digits and . _ @ -")
+    if tenant == PUBLIC:
+        raise _wrong(file, number, f"metrics call what all tenants share '{PUBLIC}'; give the tenant another name")
     if digest := _DIGEST.fullmatch(key):
         return _Line(number, bytes.fromhex(digest[1]), Tenant(tenant, operator))
     if key.startswith("sha256:"):

@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from mainstem.server.keys import PUBLIC
+
 if TYPE_CHECKING:
     from mainstem.engine import AsyncEngine
     from mainstem.engine.outputs import RequestOutput
@@ -169,4 +171,4 @@ class _EngineCollector(Collector):
 
 
 def _tenant_name(account: Namespace) -> str:
-    return str(account[1]) if account[:1] == ("tenant",) else "public"
+    return str(account[1]) if account[:1] == ("tenant",) else PUBLIC

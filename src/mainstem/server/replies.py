@@ -177,8 +177,14 @@ async def send(request: Request, generation: Generation, writer: ReplyWriter, *,
 
 
 def _headers(generation: Generation) -> dict[str, str]:
-    found = {"x-cached-tokens": generation.cached_header(), CAUSE_HEADER: miss_header(generation.diagnoses)}
-    return {name: value for name, value in found.items() if value is not None}
+    """What the cache did; nothing while a prompt's share is unknown."""
+    if not generation.knows_shares:
+        return {}
+    usage, cause = generation.usage(), miss_header(generation.diagnoses)
+    return {
+        "x-cached-tokens": f"{usage.cached_tokens}/{usage.prompt_tokens}",
+        **({} if cause is None else {CAUSE_HEADER: cause}),
+    }
 
 
 class _ChoicesWriter(ReplyWriter):
