@@ -11,6 +11,7 @@
     │   ├── EngineDied              the engine's thread has ended by an error (503)
     │   └── EngineFailed            a step failed; the request was given up (500)
     ├── ModelLoadError              the model cannot be fetched, read or run
+    │   ├── NoSuchModel             what is named is no model on this machine
     │   ├── DownloadError           the embedded model could not be fetched or is damaged
     │   └── UnsupportedModel        an architecture whose attention we do not compute
     ├── TraceError                  a trace file cannot be read or understood
@@ -87,6 +88,10 @@ class EngineFailed(ServerError):
 
 class ModelLoadError(MainstemError):
     """A model could not be fetched, read or run; the message says what to do."""
+
+
+class NoSuchModel(ModelLoadError):
+    """What a setting or a caller names is no model on this machine: nothing is there, or something else."""
 
 
 class DownloadError(ModelLoadError):

@@ -194,6 +194,13 @@ def test_a_path_that_is_not_there_and_a_file_that_is_not_json_are_refused(tmp_pa
         read_recordings([broken])
 
 
+def test_a_line_that_is_no_json_is_told_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "pi.jsonl"
+    path.write_text('{"type": "session"}\n\n{no}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"pi\.jsonl:3 is not JSON: .*, at character 2$"):
+        read_recordings([path])
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -137,7 +137,10 @@ def test_a_pool_that_is_too_small_evicts(explain: Explain, tmp_path: Path) -> No
         ("", "has no requests"),
         ("no json\n", "line 1 is no request"),
         ('{"messages": 5}\n', "line 1 is no request"),
-        ('{"prompt": "a", "prompt_cache_key": []}\n', "line 1 is no request to explain: prompt_cache_key"),
+        ('{"prompt": "a", "prompt_cache_key": []}\n', "line 1 is no request to explain: 'prompt_cache_key' must"),
+        ('{"prompt": "a"}\n{"a": 1,}\n', "line 2 is no request to explain: it is not JSON: "),
+        ("[" * 100_000 + "\n", "line 1 is no request to explain: it is nested too deeply"),
+        ('{"messages": [{"role": null}]}\n', "function, got null"),
         ('{"prompt": "a", "cache_hints": {"session_id": ""}}\n', "cache_hints.session_id must have 1 to 256"),
     ],
 )
@@ -147,6 +150,45 @@ def test_files_that_cannot_be_used(explain: Explain, tmp_path: Path, text: str, 
     code, _, err = explain(str(path))
     assert code == 2
     assert complaint in err
+
+
+def test_a_line_that_is_no_json_has_one_number(explain: Explain, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"prompt": "a"}\n{no}\n', encoding="utf-8")
+    _, _, err = explain(str(path))
+    assert err.startswith("error: line 2 is no request")
+    assert err.count("line") == 1
+    assert err.endswith("at character 2\n")
+
+
+def test_a_text_may_have_separators_of_lines(explain: Explain, tmp_path: Path) -> None:
+    path = tmp_path / "separators.jsonl"
+    path.write_text('{"prompt": "a\u2028b"}\n', encoding="utf-8")
+    assert explain(str(path))[0] == 0
+
+
+def test_a_pool_for_no_prompt_is_a_wrong_flag_that_names_the_line(explain: Explain, tmp_path: Path) -> None:
+    path = requests(tmp_path, {"prompt": "a"}, {"prompt": "a b c d e f g h " * 9}, {"prompt": "a b"})
+    code, out, err = explain(path, "--pool-tokens", "20")
+    assert (code, out) == (2, "")
+    needed = int(err.split()[-2])
+    assert (
+        err == f"error: --pool-tokens 20 is too small for the prompt of line 2, which needs a pool of {needed} tokens\n"
+    )
+    assert explain(path, "--pool-tokens", str(needed - 1))[0] == 2
+    assert explain(path, "--pool-tokens", str(needed))[0] == 0
+
+
+def test_a_model_that_is_none_is_a_wrong_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", requests(tmp_path, chat("noon", QUESTION)), "--model", "nope"]) == 2
+    assert "There is no model 'nope'" in capsys.readouterr().err
+
+
+def test_a_wrong_address_in_the_environment_is_named(explain: Explain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "notaurl")
+    code, _, err = explain("--last")
+    assert code == 2
+    assert err.startswith("error: OPENAI_BASE_URL: 'notaurl' does not begin with http")
 
 
 def test_requests_may_come_from_standard_input(explain: Explain, monkeypatch: pytest.MonkeyPatch) -> None:

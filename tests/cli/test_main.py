@@ -14,7 +14,7 @@ import mainstem as package
 from mainstem.cli import generate
 from mainstem.cli.extras import SERVE_EXTRAS
 from mainstem.cli.main import build_parser, main
-from mainstem.errors import ConfigError, ModelLoadError
+from mainstem.errors import ConfigError, ModelLoadError, NoSuchModel
 from tests.cli.commands import environment, mainstem, without
 
 ROOT = Path(__file__).parents[2]
@@ -79,11 +79,18 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         (["generate"], "error: the following arguments are required: prompt"),
         (
             ["generate", "hi", "--temperature", "-1"],
-            "error: --temperature: temperature must be between 0 and 100, got -1",
+            "error: --temperature must be between 0 and 100, got -1",
         ),
         (["generate", "hi", "--top-p", "x"], "error: argument --top-p: invalid float value: 'x'"),
         (["generate", "hi", "--raw", "--system", "x"], "error: --system has no place in --raw text"),
         (["chat", "--base-url", "localhost:8000"], "error: --base-url: 'localhost:8000' does not begin with http"),
+        (["explain", "--last", "--base-url", "x"], "error: --base-url: 'x' does not begin with http"),
+        (["explain", "--last", "--base-url", "http://"], "error: --base-url: 'http://' is not an address"),
+        (["explain", "--last", "--base-url", "http://x:y"], "error: --base-url: 'http://x:y' is not an address"),
+        (["chat", "--base-url", ""], "error: --base-url: '' does not begin with http"),
+        (["bench", "any", "--base-url", "https:// x"], "error: --base-url: 'https:// x' is not an address"),
+        (["serve", "--tenant-quota", "0"], "error: --tenant-quota must be above 0 and at most 1, got 0"),
+        (["serve", "--low-watermark", "0.999"], "error: --low-watermark 0.999 is above --high-watermark 0.99; lower"),
         (["demo", "--tokens", "9"], "error: --tokens must be between 2000 and 8000, got 9"),
         (["demo", "--tokens", "long"], "error: --tokens: 'long' is not a whole number"),
         (["demo", "--svg", "/no/such/folder/a.svg"], "error: cannot write /no/such/folder/a.svg"),
@@ -102,7 +109,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 def test_a_wrong_variable_is_one_line_and_exit_code_2() -> None:
     ended = mainstem("serve", env={"MAINSTEM_PORT": "99999"})
     assert ended.returncode == 2
-    assert ended.stderr == "error: MAINSTEM_PORT: port must be between 0 and 65535, got 99999\n"
+    assert ended.stderr == "error: MAINSTEM_PORT must be between 0 and 65535, got 99999\n"
 
 
 @pytest.mark.parametrize(
@@ -110,6 +117,7 @@ def test_a_wrong_variable_is_one_line_and_exit_code_2() -> None:
     [
         (ConfigError("too big"), 2, "error: too big\n"),
         (ModelLoadError("no model there"), 1, "error: no model there\n"),
+        (NoSuchModel("no such model"), 2, "error: no such model\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )

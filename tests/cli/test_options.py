@@ -73,7 +73,7 @@ def test_an_empty_variable_counts_as_unset() -> None:
 def test_a_complaint_of_the_model_names_flag_or_variable(argv: list[str], environ: dict[str, str], source: str) -> None:
     error = ConfigError("max_model_len 9 is more than the model's context of 4", setting="max_model_len")
     named = naming_source(error, parse(EngineConfig, *argv), environ)
-    assert str(named) == f"{source}: max_model_len 9 is more than the model's context of 4"
+    assert str(named) == f"{source} 9 is more than the model's context of 4"
     assert naming_source(named, parse(EngineConfig, *argv), environ) is named
 
 
@@ -98,9 +98,9 @@ def test_a_switch_is_on_or_off(text: str, value: bool) -> None:
     ("argv", "environ", "complaint"),
     [
         (["--port", "many"], {}, "--port: 'many' is not a whole number"),
-        (["--port", "70000"], {}, "--port: port must be between 0 and 65535, got 70000"),
+        (["--port", "70000"], {}, "--port must be between 0 and 65535, got 70000"),
         ([], {"MAINSTEM_PORT": "1.5"}, "MAINSTEM_PORT: '1.5' is not a whole number"),
-        ([], {"MAINSTEM_PORT": "-1"}, "MAINSTEM_PORT: port must be between 0 and 65535, got -1"),
+        ([], {"MAINSTEM_PORT": "-1"}, "MAINSTEM_PORT must be between 0 and 65535, got -1"),
         (["--drain-seconds", "nan"], {}, "--drain-seconds: 'nan' is not a number"),
         (["--drain-seconds", "soon"], {}, "--drain-seconds: 'soon' is not a number"),
     ],
@@ -124,13 +124,32 @@ def test_settings_that_go_together_are_taken_together() -> None:
 
 
 def test_settings_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(ConflictingSettings, match="block_size is for prefix_cache block-hash, but that is radix"):
+    with pytest.raises(ConflictingSettings, match="--block-size is for --prefix-cache block-hash, but that is radix"):
         read_settings(EngineConfig, parse(EngineConfig, "--block-size", "32"), {})
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "complaint"),
+    [
+        (["--low-watermark", "0.99"], {"MAINSTEM_HIGH_WATERMARK": "0.9"}, "0.99 is above MAINSTEM_HIGH_WATERMARK 0.9;"),
+        (["--prefix-cache", "none", "--schedule", "lpm"], {}, "lpm follows the radix tree, but --prefix-cache is none"),
+        (["--prefix-cache", "none", "--share-after", "3"], {}, "is for --prefix-cache radix, but that is none"),
+    ],
+)
+def test_a_conflict_names_flags_and_variables(argv: list[str], environ: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConflictingSettings) as caught:
+        read_settings(EngineConfig, parse(EngineConfig, *argv), environ)
+    assert str(caught.value).startswith(f"{argv[-2]} {complaint}")
+
+
+def test_a_complaint_that_names_no_field_begins_with_its_source() -> None:
+    with pytest.raises(ConfigError, match=r"^MAINSTEM_KV_MEMORY: 'much' is not a size"):
+        read_settings(EngineConfig, parse(EngineConfig), {"MAINSTEM_KV_MEMORY": "much"})
 
 
 def test_a_wrong_value_is_named_before_a_conflict() -> None:
     arguments = parse(EngineConfig, "--block-size", "32", "--max-num-seqs", "0")
-    with pytest.raises(ConfigError, match=r"^--max-num-seqs: max_num_seqs must be"):
+    with pytest.raises(ConfigError, match=r"^--max-num-seqs must be"):
         read_settings(EngineConfig, arguments, {})
 
 

@@ -83,6 +83,15 @@ def test_cache_markers_that_move_along(tmp_path: Path) -> None:
     quiet(lint(tmp_path, conversation(4, change)))
 
 
+@pytest.mark.parametrize("part", [{"type": "text", "text": "Look."}, {"type": "image_url", "image_url": {"url": "a"}}])
+def test_markers_that_only_another_server_takes(tmp_path: Path, part: Body) -> None:
+    def change(turn: int, body: Body) -> None:
+        mark = {"cache_control": {"type": "ephemeral", "ttl": "2h"}} if turn % 2 else {}
+        body["messages"][1]["content"] = [{**part, **mark}]
+
+    quiet(lint(tmp_path, conversation(4, change)))
+
+
 def test_no_text_and_an_empty_one(tmp_path: Path) -> None:
     def change(turn: int, body: Body) -> None:
         for message in body["messages"][2::2]:

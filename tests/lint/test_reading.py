@@ -115,6 +115,7 @@ def test_what_is_no_text_is_told_apart(tmp_path: Path) -> None:
         (['{"messages": [{"role": "user", "content": 5}]}'], "requests.jsonl:1: messages[0].content must be a string"),
         (['{"messages": ["hi"]}'], "requests.jsonl:1: messages must be a list of objects"),
         (['{"messages": []}'], "requests.jsonl:1: messages must be a list of at least one"),
+        (['{"role": "user", "content": "hi"}', "{"], "requests.jsonl:2 is not JSON: Expecting property name"),
         (["[" * 100_000], "requests.jsonl:1 is nested too deeply"),
     ],
 )

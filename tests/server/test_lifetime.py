@@ -117,6 +117,13 @@ def test_an_explicit_breakpoint_takes_the_requests_time_to_live(server: Backgrou
     assert list(retained(server)) == [Retention.of(12 * 3600.0)]
 
 
+def test_an_explicit_breakpoint_may_have_a_time_of_its_own(server: BackgroundServer, http: httpx.Client) -> None:
+    part = {"type": "text", "text": LONG, "prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
+    body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1}
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
+    assert list(retained(server)) == [Retention.of(12 * 3600.0)]
+
+
 @pytest.mark.parametrize(
     ("options", "lifetimes"),
     [
@@ -294,6 +301,7 @@ def test_our_own_hints_retain_the_whole_prompt(
     [
         ({"cache_hints": {"ttl": "soon"}}, "cache_hints.ttl"),
         ({"cache_hints": {"ttl": "25h"}}, "cache_hints.ttl"),
+        ({"cache_hints": {"ttl": "-5m"}}, "cache_hints.ttl"),
         ({"cache_hints": {"sesion_id": "a"}}, "cache_hints.sesion_id"),
         ({"prompt_cache_options": {"ttl": "2d"}}, "prompt_cache_options.ttl"),
         ({"cache_control": {"type": "ephemeral", "ttl": "100h"}}, "cache_control.ttl"),
@@ -305,7 +313,14 @@ def test_our_own_hints_retain_the_whole_prompt(
         ({"prompt_cache_key": "k" * 300}, "prompt_cache_key"),
         ({"prompt_cache_options": {"mode": "other"}}, "prompt_cache_options.mode"),
         ({"prompt_cache_options": {"ttl": "a while"}}, "prompt_cache_options.ttl"),
-        ({"cache_control": {"ttl": 5}}, "cache_control.ttl"),
+        ({"prompt_cache_options": {"comparison_response_id": 5}}, "prompt_cache_options.comparison_response_id"),
+        ({"prompt_cache_options": {"ttl": "5m"}}, "prompt_cache_options.ttl"),
+        ({"prompt_cache_retention": "1h"}, "prompt_cache_retention"),
+        ({"cache_control": {"type": "ephemeral", "ttl": 5}}, "cache_control.ttl"),
+        ({"cache_control": {"type": "ephemeral", "ttl": "2h"}}, "cache_control.ttl"),
+        ({"cache_control": {"type": "x"}}, "cache_control.type"),
+        ({"cache_control": {}}, "cache_control.type"),
+        ({"cache_control": "ephemeral"}, "cache_control"),
     ],
 )
 def test_a_wish_that_is_none_is_refused_by_name(http: httpx.Client, fields: dict[str, Any], named: str) -> None:
@@ -314,6 +329,38 @@ def test_a_wish_that_is_none_is_refused_by_name(http: httpx.Client, fields: dict
     error = response.json()["error"]
     assert error["param"] == named
     assert named in error["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cache_control": {"type": "ephemeral", "ttl": None, "of tomorrow": 1}},
+        {"cache_control": None},
+        {"prompt_cache_options": {"ttl": "12h", "comparison_response_id": None, "of tomorrow": 1}},
+        *({"prompt_cache_retention": value} for value in ("in_memory", "in-memory", "24h")),
+    ],
+)
+def test_what_the_hosted_apis_take_is_taken(http: httpx.Client, fields: dict[str, Any]) -> None:
+    assert http.post("/v1/completions", json={"prompt": [70], "max_tokens": 1, **fields}).status_code == 200
+
+
+def test_a_time_that_is_none_is_refused_with_the_limit_that_holds(http: httpx.Client) -> None:
+    hints = {"cache_hints": {"ttl": "-5m"}}
+    message = http.post("/v1/completions", json={"prompt": [70], **hints}).json()["error"]["message"]
+    assert message.startswith("cache_hints.ttl must be a time of at most 24h, such as 90s, 15m or 1h, got '-5m'")
+
+
+def test_the_bodys_session_wins_over_the_headers(http: httpx.Client) -> None:
+    body = {"prompt": [70], "max_tokens": 1, "cache_hints": {"session_id": "of the body"}}
+    http.post("/v1/completions", json=body, headers={"x-session-id": "of the header"})
+    assert http.post("/cache/end-session", json={"session_id": "of the header"}).json() == {"known": False}
+    assert http.post("/cache/end-session", json={"session_id": "of the body"}).json() == {"known": True}
+
+
+def test_one_session_is_ended_at_a_time(http: httpx.Client) -> None:
+    response = http.post("/cache/end-session", json={"session_id": "t", "prompt_cache_key": "ledger"})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == "give session_id or prompt_cache_key, not both"
 
 
 @pytest.mark.parametrize(
@@ -357,10 +404,50 @@ def test_the_header_says_whether_a_session_ends(
     assert order_of(server).given_up_tokens == given_up
 
 
-def test_a_breakpoint_that_is_none_is_refused_by_name(http: httpx.Client) -> None:
-    part = {"type": "text", "text": "x", "cache_control": {"ttl": "soon"}}
-    response = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": [part]}]})
+@pytest.mark.parametrize(
+    ("marker", "field", "why"),
+    [
+        (
+            {"cache_control": {"type": "ephemeral", "ttl": "2h"}},
+            ".ttl",
+            "must be '5m' or '1h', got '2h'; cache_hints.ttl",
+        ),
+        ({"cache_control": {"type": "ephemeral", "ttl": True}}, ".ttl", "must be '5m' or '1h', got true"),
+        ({"cache_control": {"type": "x"}}, ".type", "must be 'ephemeral', got 'x'"),
+        ({"cache_control": {}}, ".type", "is required: 'ephemeral'"),
+        ({"cache_control": "ephemeral"}, "", "must be an object, got 'ephemeral'"),
+        ({"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "7m"}}, ".ttl", "must be '30m' or '12h', got '7m'"),
+        ({"prompt_cache_breakpoint": {"mode": "implicit"}}, ".mode", "must be 'explicit', got 'implicit'"),
+        ({"prompt_cache_breakpoint": {}}, ".mode", "is required: 'explicit'"),
+        ({"prompt_cache_breakpoint": True}, "", "must be an object, got true"),
+    ],
+)
+@pytest.mark.parametrize(
+    "route", ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
+)
+def test_a_breakpoint_that_is_none_is_refused_by_name(
+    http: httpx.Client, route: str, marker: dict[str, Any], field: str, why: str
+) -> None:
+    items = "input" if route == "/v1/responses" else "messages"
+    body = {"model": MODEL, items: [{"role": "user", "content": [{"type": "text", "text": "x", **marker}]}]}
+    response = http.post(route, json={**body, "max_tokens": 1})
     assert response.status_code == 400
-    part["cache_control"] = "ephemeral"
-    response = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": [part]}]})
-    assert response.json()["error"]["param"] == "messages[0].content[0].cache_control"
+    assert f"{items}[0].content[0].{next(iter(marker))}{field} {why}" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("where", ["the request", "a tool", "a call"])
+def test_a_wrong_cache_control_is_refused_wherever_it_stands(http: httpx.Client, where: str) -> None:
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "2h"}}
+    call = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+    body: dict[str, Any] = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
+    match where:
+        case "the request":
+            body |= mark
+        case "a tool":
+            body["tools"] = [{"name": "look", "input_schema": {"type": "object"}, **mark}]
+        case _:
+            body["messages"].append({"role": "assistant", "content": [{**call, **mark}]})
+    for route in ("/v1/messages", "/v1/messages/count_tokens"):
+        response = http.post(route, json=body)
+        assert response.status_code == 400
+        assert "cache_control.ttl must be '5m' or '1h', got '2h'" in response.json()["error"]["message"]

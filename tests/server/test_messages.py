@@ -162,7 +162,20 @@ def test_a_reply_goes_on_with_what_was_put_into_its_mouth(claude: anthropic.Anth
     ("fields", "status", "kind", "named"),
     [
         ({"max_tokens": ...}, 400, "invalid_request_error", "max_tokens"),
-        ({"max_tokens": -1}, 400, "invalid_request_error", "max_tokens"),
+        ({"max_tokens": -1}, 400, "invalid_request_error", "max_tokens must be at least 1, or 0 to compute the prompt"),
+        (
+            {"diagnostics": "x"},
+            400,
+            "invalid_request_error",
+            "'diagnostics' must be an object, but it is the string 'x'",
+        ),
+        (
+            {"diagnostics": {"previous_message_id": 5}},
+            400,
+            "invalid_request_error",
+            "'diagnostics.previous_message_id' must be a string, but it is 5",
+        ),
+        ({"messages": [{"role": None, "content": "x"}]}, 400, "invalid_request_error", "got null"),
         ({"model": ...}, 400, "invalid_request_error", "model"),
         ({"model": "other"}, 404, "not_found_error", "other"),
         ({"messages": []}, 400, "invalid_request_error", "messages"),

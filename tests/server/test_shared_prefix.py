@@ -140,7 +140,7 @@ async def test_what_cannot_be_served_is_refused(tiny_model: Path, tmp_path: Path
     config = ServerConfig(shared_prefix=str(tmp_path / "long.txt"))
     for engine_config, reason in (
         (EngineConfig(model=str(tiny_model), kv_memory="1MiB"), "at most 2048"),
-        (EngineConfig(model=str(tiny_model), kv_memory="1MiB", prefix_cache="none"), "only prefix_cache radix"),
+        (EngineConfig(model=str(tiny_model), kv_memory="1MiB", prefix_cache="none"), "only --prefix-cache radix"),
     ):
         engine = AsyncEngine.load(engine_config)
         with pytest.raises(ConfigError, match=reason):

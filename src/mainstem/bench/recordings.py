@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from mainstem.errors import ConfigError
+from mainstem.wording import json_fault
 
 Message: TypeAlias = Mapping[str, Any]
 SUFFIXES = (".traj", ".json", ".jsonl", ".yaml")
@@ -126,7 +127,7 @@ def load(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
+            return [_parsed(path, number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         if path.suffix == ".yaml":
             import yaml  # only cassettes need it
 
@@ -136,6 +137,13 @@ def load(path: Path) -> Any:
         raise ConfigError(f"{path} cannot be read: it is nested too deeply") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def _parsed(path: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}:{number} is not JSON: {json_fault(error)}") from None
 
 
 def _sessions_of(content: Any, path: Path) -> list[Recording]:

@@ -11,12 +11,12 @@ import sys
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from mainstem.cli.environment import first_key
+from mainstem.cli.environment import first_key, server_url
 from mainstem.cli.extras import require_extras
 from mainstem.cli.options import add_options, read_settings
 from mainstem.cli.sampling import add_sampling_flags, read_sampling, sampling_fields
 from mainstem.config import EngineConfig
-from mainstem.errors import ConfigError, MainstemError
+from mainstem.errors import MainstemError
 
 if TYPE_CHECKING:
     from typing import Any
@@ -51,14 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Talk until the user leaves."""
     config = read_settings(EngineConfig, arguments)
     fields = sampling_fields(read_sampling(arguments))
-    if arguments.base_url and not arguments.base_url.startswith(("http://", "https://")):
-        raise ConfigError(f"--base-url: '{arguments.base_url}' does not begin with http:// or https://")
-    require_extras("chat", ("httpx",)) if arguments.base_url else require_extras("chat")
+    base_url, api_key = None if arguments.base_url is None else server_url(arguments.base_url), arguments.api_key
+    require_extras("chat") if base_url is None else require_extras("chat", ("httpx",))
 
     from mainstem.cli.client import ChatClient
 
     with ExitStack() as stack:
-        base_url, api_key = arguments.base_url, arguments.api_key
         if base_url is None:
             from rich.console import Console
 

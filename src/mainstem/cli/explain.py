@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mainstem.cli.card import card, summary
-from mainstem.cli.environment import first_key
+from mainstem.cli.environment import first_key, server_url
 from mainstem.cli.extras import require_extras
 from mainstem.errors import ConfigError
 
@@ -49,7 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("for a server")
     server.add_argument(
         "--base-url",
-        default=os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL,
         metavar="URL",
         help=f"of the server [default: {DEFAULT_URL}; env: OPENAI_BASE_URL]",
     )
@@ -71,6 +70,14 @@ def _key_of(environment: Mapping[str, str]) -> str | None:
     return first_key(environment) or (environment.get("OPENAI_API_KEY") if environment.get("OPENAI_BASE_URL") else None)
 
 
+def _server(flag: str | None, environment: Mapping[str, str]) -> str:
+    """The address of the server: the flag's, the environment's, or that of one on this machine."""
+    variable = environment.get("OPENAI_BASE_URL")
+    if flag is None and variable:
+        return server_url(variable, source="OPENAI_BASE_URL")
+    return server_url(DEFAULT_URL if flag is None else flag)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Explain what was asked for."""
     if arguments.last == (arguments.what is not None):
@@ -88,9 +95,11 @@ def _is_file(what: str) -> bool:
 
 
 def _ask(arguments: argparse.Namespace, request_id: str) -> dict[str, Any]:
+    url = _server(arguments.base_url, os.environ)
+
     from mainstem.cli.client import ChatClient
 
-    with ChatClient(arguments.base_url, api_key=arguments.api_key, model="") as client:
+    with ChatClient(url, api_key=arguments.api_key, model="") as client:
         return client.explain(request_id)
 
 

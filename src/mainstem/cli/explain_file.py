@@ -30,6 +30,7 @@ from mainstem.tools import Dialect
 from mainstem.tools.reading import read_reply
 from mainstem.tree import RadixCache, TokenArray, common_length
 from mainstem.tree.hints import CacheHints
+from mainstem.wording import json_fault
 
 STEP_TOKENS = 8192
 
@@ -72,6 +73,7 @@ def explain_file(path: Path, model: str, pool_tokens: int) -> Iterator[tuple[int
         raise ConfigError("--model none: causes are counted in tokens, so it needs the tokenizer of a model")
     tokenizer = Tokenizer.load(resolve_model(model).folder)
     lines = [_read(number, text, tokenizer) for number, text in _texts(path)]
+    _require_room(lines, pool_tokens)
     cache = RadixCache(pool_tokens)
     recorder = Recorder(cache, len(lines))
     scheduler = Scheduler(cache, max_num_batched_tokens=STEP_TOKENS, max_num_seqs=1, max_model_len=pool_tokens)
@@ -87,7 +89,7 @@ def explain_file(path: Path, model: str, pool_tokens: int) -> Iterator[tuple[int
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        lines = (sys.stdin.read() if path == Path("-") else path.read_text(encoding="utf-8")).splitlines()
+        lines = (sys.stdin.read() if path == Path("-") else path.read_text(encoding="utf-8")).split("\n")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -96,6 +98,17 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
     if not found:
         raise ConfigError(f"{path} has no requests; it should have one body in JSON on each line")
     return iter(found)
+
+
+def _require_room(lines: Sequence[_Line], pool_tokens: int) -> None:
+    """Refuse a pool that cannot hold the longest prompt and a token of its reply."""
+    longest = max(lines, key=lambda line: len(line.tokens))
+    needed = len(longest.tokens) + 1
+    if needed > pool_tokens:
+        raise ConfigError(
+            f"--pool-tokens {pool_tokens} is too small for the prompt of line {longest.number}, "
+            f"which needs a pool of {needed} tokens"
+        )
 
 
 def _read(number: int, text: str, tokenizer: Tokenizer) -> _Line:
@@ -109,8 +122,13 @@ def _read(number: int, text: str, tokenizer: Tokenizer) -> _Line:
         conversation, places = _conversation(body)
         tokens = tokenizer.encode(tokenizer.chat.render(conversation))
         return _Line(number, conversation, places, tokens, key, hints)
+    except RecursionError:
+        why = "it is nested too deeply"
+    except json.JSONDecodeError as error:
+        why = f"it is not JSON: {json_fault(error)}"
     except (ValueError, InvalidRequest) as error:
-        raise ConfigError(f"line {number} is no request to explain: {error}") from None
+        why = str(error)
+    raise ConfigError(f"line {number} is no request to explain: {why}")
 
 
 def _groups(body: dict[str, Any]) -> tuple[str | None, CacheHints]:
@@ -118,13 +136,12 @@ def _groups(body: dict[str, Any]) -> tuple[str | None, CacheHints]:
     from pydantic import ValidationError
 
     from mainstem.server.lifetime import LifetimeBody, read_lifetime
-    from mainstem.server.validation import field_path
+    from mainstem.server.validation import fault_of
 
     try:
         said = LifetimeBody.model_validate({name: body[name] for name in LifetimeBody.model_fields if name in body})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InvalidRequest(f"{field_path(first['loc'])}: {first['msg']}") from None
+        raise InvalidRequest(fault_of(error.errors(include_url=False)[0])) from None
     lifetime = read_lifetime(said, {})
     return said.prompt_cache_key, CacheHints(lifetime.session, lifetime.ends, source=lifetime.source)
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from mainstem import __version__
 from mainstem.cli import bench, chat, demo, doctor, explain, generate, lint, serve
 from mainstem.cli.options import naming_source
-from mainstem.errors import ConfigError, MainstemError
+from mainstem.errors import ConfigError, MainstemError, NoSuchModel
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # when it flushes, unless output goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except ConfigError as error:
+    except (ConfigError, NoSuchModel) as error:
         return _complain(error, USAGE)
     except MainstemError as error:
         return _complain(error, FAILED)

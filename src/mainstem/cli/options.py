@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,6 +21,7 @@ from mainstem.errors import ConfigError, ConflictingSettings, InvalidRequest
 ENV_PREFIX = "MAINSTEM_"
 
 Settings = TypeVar("Settings")
+_WORD = re.compile(r"\w+")
 
 
 class Option(NamedTuple):
@@ -67,7 +69,7 @@ def options_of(settings: type) -> Iterator[Option]:
         choices = declared.metadata["choices"]
         yield Option(
             field=declared.name,
-            flag=_flag(declared.name),
+            flag=flag_of(declared.name),
             env=ENV_PREFIX + declared.name.upper(),
             convert=_converter(hints[declared.name]),
             default=_default_text(declared.default),
@@ -113,7 +115,7 @@ def read_settings(
 
     Raises:
         ConfigError: when a value is wrong; the message begins with the flag or variable that holds it.
-        ConflictingSettings: when values do not go together.
+        ConflictingSettings: when values do not go together; the message names the flags or variables.
     """
     given = dict(_given(settings, arguments, environ))
     for name, (source, value) in given.items():
@@ -123,8 +125,13 @@ def read_settings(
         except ConflictingSettings:
             continue  # it may go well with the others
         except (ConfigError, InvalidRequest) as error:
-            raise ConfigError(f"{source}: {error}") from None
-    return settings(**{name: value for name, (_, value) in given.items()})
+            raise ConfigError(told(str(error), name, {name: source})) from None
+    try:
+        return settings(**{name: value for name, (_, value) in given.items()})
+    except ConflictingSettings as error:
+        sources = {option.field: option.flag for option in options_of(settings)}
+        sources |= {name: source for name, (source, _) in given.items()}
+        raise ConflictingSettings(_as_given(str(error), sources)) from None
 
 
 def naming_source(
@@ -134,11 +141,28 @@ def naming_source(
     if error.setting is None:
         return error
     env = ENV_PREFIX + error.setting.upper()
-    source = env if error.setting not in arguments and environ.get(env) else _flag(error.setting)
-    return ConfigError(f"{source}: {error}")
+    source = env if error.setting not in arguments and environ.get(env) else flag_of(error.setting)
+    return ConfigError(told(str(error), error.setting, {error.setting: source}))
 
 
-def _flag(field: str) -> str:
+def told(complaint: str, field: str, sources: Mapping[str, str]) -> str:
+    """A complaint about a field, beginning with the flag or variable that holds its value."""
+    named = _as_given(complaint, sources)
+    return named if named.startswith(sources[field]) else f"{sources[field]}: {named}"
+
+
+def _as_given(complaint: str, sources: Mapping[str, str]) -> str:
+    """A complaint with flags and variables instead of the names of fields.
+
+    Only at its beginning, or with an underscore, is a word surely meant as such a name, and not as a word.
+    """
+    return _WORD.sub(
+        lambda word: sources.get(word[0], word[0]) if "_" in word[0] or not word.start() else word[0], complaint
+    )
+
+
+def flag_of(field: str) -> str:
+    """The flag of a field."""
     return "--" + field.replace("_", "-")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mainstem.cli.options import flag_of, told
 from mainstem.errors import ConfigError, InvalidRequest
 from mainstem.params import SamplingParams
 
@@ -44,8 +45,8 @@ def read_sampling(arguments: argparse.Namespace) -> SamplingParams:
     try:
         return SamplingParams(**fields, stop=tuple(arguments.stop or ()))
     except InvalidRequest as error:
-        flag = "--" + (error.param or "").replace("_", "-")
-        raise ConfigError(f"{flag}: {error}") from None
+        name = error.param or ""
+        raise ConfigError(told(str(error), name, {name: flag_of(name)})) from None
 
 
 def sampling_fields(params: SamplingParams) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mainstem.errors import InvalidRequest
 from mainstem.tokens import anthropic, responses
 from mainstem.tokens.chat import read_placed, read_tools
 from mainstem.tokens.conversation import Message, Tool
+from mainstem.tokens.markers import MARKERS
 from mainstem.tokens.placed import Placed
 
 _TEXTS = ("text", "input_text", "output_text", "refusal")
@@ -77,7 +78,8 @@ def reply_of_response(response: object) -> MessagePart | None:
 def with_stand_ins(body: Mapping[str, Any]) -> dict[str, Any]:
     """The body with a short text in place of everything that is neither text nor a function: images, hosted tools, ….
 
-    Equal things have equal stand-ins, so that it still shows when one of them changes.
+    Equal things have equal stand-ins, so that it still shows when one of them changes. Marks of what to keep are left
+    out: they are no part of a prompt.
     """
     readable = dict(body)
     for key in ("messages", "system"):
@@ -94,6 +96,7 @@ def _readable(entry: Any) -> Any:
     """A message, or a block of one, with its parts made texts."""
     if not isinstance(entry, Mapping):
         return entry
+    entry = _unmarked(entry)
     if entry.get("type") not in (None, "message", *_TEXTS, *_BLOCKS, *_ITEMS):
         return _stand_in(entry)
     for key in ("content", "output"):
@@ -104,8 +107,12 @@ def _readable(entry: Any) -> Any:
 
 def _item(item: Any) -> Any:
     if isinstance(item, Mapping) and item.get("type", "message") not in _ITEMS:
-        return {"role": "assistant", "content": [_stand_in(item)]}
+        return {"role": "assistant", "content": [_stand_in(_unmarked(item))]}
     return _readable(item)
+
+
+def _unmarked(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key not in MARKERS}
 
 
 def _stand_in(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,9 +121,12 @@ def _stand_in(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tool(tool: Any, body: Mapping[str, Any]) -> Any:
-    if not isinstance(tool, Mapping) or tool.get("type") in (None, "function") or "input_schema" in tool:
+    if not isinstance(tool, Mapping):
         return tool
-    rest = {key: value for key, value in tool.items() if key not in ("name", "cache_control")}
+    tool = _unmarked(tool)
+    if tool.get("type") in (None, "function") or "input_schema" in tool:
+        return tool
+    rest = {key: value for key, value in tool.items() if key != "name"}
     named = {"name": str(tool.get("name") or tool["type"])}
     if "input" in body:
         return {"type": "function", **named, "parameters": rest}

@@ -18,6 +18,7 @@ from mainstem.bench.recordings import Recording, files_of, json_body, load, read
 from mainstem.diagnosis import MessagePart, Prompt, prompt_of_body, reply_of_response, with_stand_ins
 from mainstem.errors import ConfigError, InvalidRequest
 from mainstem.lint.conversations import Conversation, Place, Request, group
+from mainstem.wording import json_fault
 
 STANDARD_INPUT = Path("-")
 _BODY_KEYS = ("body", "request", "request_body", "kwargs", "params", "data", "json", "input_data")
@@ -123,8 +124,8 @@ def _parsed(where: str, text: str) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ConfigError(f"{where} is nested too deeply") from None
-    except ValueError as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where} is not JSON: {json_fault(error)}") from None
 
 
 def _body_of(value: Any, depth: int = 3) -> Mapping[str, Any] | None:

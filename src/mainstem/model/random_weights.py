@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mainstem.errors import ModelLoadError
+from mainstem.errors import NoSuchModel
 from mainstem.model.resolve import RANDOM_PREFIX
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
@@ -34,11 +34,11 @@ def parse_shape(name: str) -> dict[str, Any]:
     """The fields of a `transformers` configuration that a name asks for.
 
     Raises:
-        ModelLoadError: when it names no shape that can be made.
+        NoSuchModel: when it names no shape that can be made.
     """
     architecture, *parts = name.removeprefix(RANDOM_PREFIX).split(",")
     if architecture not in ARCHITECTURES:
-        raise ModelLoadError(
+        raise NoSuchModel(
             f"'{name}': '{architecture}' is not one of {', '.join(ARCHITECTURES)}; {_FORM}. "
             f"Sizes are {', '.join(_FIELDS)}."
         )
@@ -46,7 +46,7 @@ def parse_shape(name: str) -> dict[str, Any]:
     for part in parts:
         key, _, text = part.partition("=")
         if key not in _FIELDS or not text.isascii() or not text.isdigit() or int(text) < 1:
-            raise ModelLoadError(f"'{name}': '{part}' is not a size; {_FORM}. Sizes are {', '.join(_FIELDS)}.")
+            raise NoSuchModel(f"'{name}': '{part}' is not a size; {_FORM}. Sizes are {', '.join(_FIELDS)}.")
         config[_FIELDS[key][0]] = int(text)
     _check(name, config)
     heads = config["num_attention_heads"]
@@ -56,18 +56,18 @@ def parse_shape(name: str) -> dict[str, Any]:
 def _check(name: str, config: dict[str, Any]) -> None:
     hidden, heads, kv_heads = (config[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
     if hidden % (2 * heads):
-        raise ModelLoadError(f"'{name}': hidden={hidden} is no even multiple of heads={heads}")
+        raise NoSuchModel(f"'{name}': hidden={hidden} is no even multiple of heads={heads}")
     if heads % kv_heads:
-        raise ModelLoadError(f"'{name}': heads={heads} is no multiple of kv_heads={kv_heads}")
+        raise NoSuchModel(f"'{name}': heads={heads} is no multiple of kv_heads={kv_heads}")
     if config["vocab_size"] <= _BYTES:
-        raise ModelLoadError(f"'{name}': vocab must be above {_BYTES}")
+        raise NoSuchModel(f"'{name}': vocab must be above {_BYTES}")
 
 
 def write_folder(name: str, folder: Path) -> None:
     """Write the configuration and the tokenizer of such a model.
 
     Raises:
-        ModelLoadError: as `parse_shape`.
+        NoSuchModel: as `parse_shape`.
     """
     config = parse_shape(name)
     end = {"bos_token_id": _BYTES, "eos_token_id": _BYTES, "pad_token_id": _BYTES}

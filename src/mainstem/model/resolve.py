@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from mainstem.errors import ModelLoadError
+from mainstem.errors import NoSuchModel
 from mainstem.model import embedded
 from mainstem.model.cache import cache_folder, make_once
 from mainstem.model.progress import Progress, no_progress
@@ -42,7 +42,8 @@ def resolve_model(name_or_path: str, progress: Progress | None = None) -> ModelF
 
     Raises:
         DownloadError: when the embedded model cannot be fetched.
-        ModelLoadError: when the path holds no model that can be read.
+        NoSuchModel: when there is no model at the path.
+        ModelLoadError: when it cannot be read.
     """
     tell = progress or no_progress
     if name_or_path.startswith(RANDOM_PREFIX):
@@ -55,7 +56,7 @@ def resolve_model(name_or_path: str, progress: Progress | None = None) -> ModelF
         return ModelFiles(path, path.resolve().name)
     if path.is_file():
         return ModelFiles(_converted(path, tell), path.stem)
-    raise ModelLoadError(
+    raise NoSuchModel(
         f"There is no model '{name_or_path}': it is neither '{embedded.NAME}' nor a folder or file on this machine. "
         "Models are not fetched from a hub; give the path of a Hugging Face folder or of a GGUF file."
     )
@@ -73,18 +74,16 @@ def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         ggufs = sorted(folder.glob("*.gguf"))
         hint = f" To serve a GGUF file, give its own path: {ggufs[0]}." if ggufs else ""
-        raise ModelLoadError(f"{folder} is not a Hugging Face model folder: it has no config.json.{hint}")
+        raise NoSuchModel(f"{folder} is not a Hugging Face model folder: it has no config.json.{hint}")
     if not any(folder.glob("*.safetensors")):
-        raise ModelLoadError(
-            f"{folder} has no weights in the safetensors format (*.safetensors), which mainstem reads."
-        )
+        raise NoSuchModel(f"{folder} has no weights in the safetensors format (*.safetensors), which mainstem reads.")
 
 
 def _converted(path: Path, progress: Progress) -> Path:
     from mainstem.model.gguf import convert_gguf, is_gguf
 
     if not is_gguf(path):
-        raise ModelLoadError(f"{path} is not a GGUF file. Give the folder that a model's files lie in, or a GGUF file.")
+        raise NoSuchModel(f"{path} is not a GGUF file. Give the folder that a model's files lie in, or a GGUF file.")
     path, stat = path.resolve(), path.stat()
     key = hashlib.sha256(f"{path}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:12]
     name = re.sub(r"[^\w.-]", "_", path.stem)

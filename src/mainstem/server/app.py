@@ -93,7 +93,7 @@ def _shared_prefixes(engine: AsyncEngine, config: ServerConfig) -> list[list[Tok
     found = []
     for prefix in read_shared_prefixes(config):
         if engine.config.prefix_cache != "radix":
-            raise ConfigError("only prefix_cache radix can share a prefix between tenants", setting="shared_prefix")
+            raise ConfigError("only --prefix-cache radix can share a prefix between tenants", setting="shared_prefix")
         forms = tokens_of(prefix, engine.tokenizer)
         for tokens in forms:
             if len(tokens) >= engine.max_model_len:

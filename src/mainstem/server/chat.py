@@ -225,7 +225,7 @@ def _tool_choice(value: Any, *, parallel: bool) -> ToolChoice:
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*tools]}}:
             return ToolChoice(mode, tuple(_name_of_tool(tool) for tool in tools), parallel=parallel)
     raise InvalidRequest(
-        "tool_choice must be 'auto', 'none', 'required' or {'type': 'function', 'function': {'name': '...'}}",
+        'tool_choice must be \'auto\', \'none\', \'required\' or {"type": "function", "function": {"name": "..."}}',
         param="tool_choice",
     )
 

@@ -51,7 +51,7 @@ def origin_of(
     lifetime: Lifetime,
     turn: Turn | None = None,
     key: str | None = None,
-    compare_with: Any = None,
+    compare_with: str | None = None,
 ) -> Origin:
     """Where a request comes from, for its record."""
     return Origin(
@@ -59,13 +59,13 @@ def origin_of(
         alias=request.scope["mainstem.request_id"],
         session=lifetime.session,
         key=key,
-        compare_with=compare_with if isinstance(compare_with, str) else None,
+        compare_with=compare_with,
         conversation=None if turn is None else turn.conversation,
         places=None if turn is None else turn.places,
     )
 
 
-def comparison_id(options: OptionsBody | None) -> Any:
+def comparison_id(options: OptionsBody | None) -> str | None:
     """The id of the response to compare with, in OpenAI's `prompt_cache_options`."""
     return None if options is None else options.comparison_response_id
 

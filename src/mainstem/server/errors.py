@@ -7,7 +7,7 @@ OpenAI's body is `{"error": {"message", "type", "param", "code"}}`, Anthropic's 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from starlette.responses import JSONResponse
 from starlette.types import Scope
@@ -21,6 +21,33 @@ from mainstem.errors import (
     ModelNotFound,
     PromptTooLong,
 )
+
+Code: TypeAlias = Literal[
+    "body_timeout",
+    "body_too_large",
+    "context_length_exceeded",
+    "engine_died",
+    "engine_failed",
+    "internal_error",
+    "invalid_api_key",
+    "invalid_json",
+    "invalid_type",
+    "invalid_value",
+    "method_not_allowed",
+    "missing_required_parameter",
+    "model_not_found",
+    "no_records",
+    "operator_required",
+    "previous_response_not_found",
+    "request_not_found",
+    "request_too_large",
+    "response_not_found",
+    "shutting_down",
+    "unknown_parameter",
+    "unknown_url",
+    "unsupported_media_type",
+]
+"""All that the field `code` may say; docs/api.md has them in a table."""
 
 RETRY_AFTER_SECONDS = 10
 # Characters; what a refusal quotes of a body may be as long as the body.
@@ -54,7 +81,7 @@ class ApiError(MainstemError):
         *,
         kind: str = "invalid_request_error",
         param: str | None = None,
-        code: str | None = None,
+        code: Code | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " …")

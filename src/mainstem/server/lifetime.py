@@ -7,6 +7,7 @@ What becomes of them is the business of the prefix cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,15 +17,18 @@ from pydantic import ConfigDict
 from mainstem.config import parse_duration
 from mainstem.errors import ConfigError, InvalidRequest
 from mainstem.server.validation import Body
+from mainstem.tokens.markers import CACHE_CONTROL, OPENAI_TTLS, read_marker, read_ttl
 from mainstem.tree import CacheHints, Keep, Retention
 from mainstem.tree.hints import LIFETIMES
+from mainstem.wording import json_value, one_of
 
 if TYPE_CHECKING:
     from mainstem.server.prompts import Prompt
 
 MAX_ID_CHARACTERS = 256
-OPENAI_TTL = "30m"
-ANTHROPIC_TTL = "5m"
+OPENAI_TTL = OPENAI_TTLS[0]
+_MODES = ("implicit", "explicit")
+_RETENTIONS = ("in_memory", "in-memory", "24h")  # older versions of the SDK write the hyphen
 _YES, _NO = ("1", "true"), ("0", "false")
 
 
@@ -46,7 +50,7 @@ class OptionsBody(Body):
     mode: str | None = None
     ttl: str | None = None
     prewarm: bool | None = None
-    comparison_response_id: Any = None
+    comparison_response_id: str | None = None
 
 
 class LifetimeBody(Body):
@@ -119,18 +123,18 @@ def read_lifetime(body: LifetimeBody, headers: Mapping[str, str]) -> Lifetime:
         param = "cache_hints.priority"
         raise InvalidRequest(f"{param} must be 0, 1 or 2, got {said.priority}", param=param)
     options = body.prompt_cache_options or OptionsBody()
-    if options.mode not in (None, "implicit", "explicit"):
-        param = "prompt_cache_options.mode"
-        raise InvalidRequest(f"{param} must be 'implicit' or 'explicit'", param=param)
+    _check_choice(options.mode, _MODES, "prompt_cache_options.mode")
+    _check_choice(body.prompt_cache_retention, _RETENTIONS, "prompt_cache_retention")
     if options.ttl is not None:
-        _seconds(options.ttl, "prompt_cache_options.ttl")
+        read_ttl("prompt_cache_options.ttl", options.ttl, OPENAI_TTLS)
+    marked = None if body.cache_control is None else read_marker("cache_control", body.cache_control, CACHE_CONTROL)
     named = session_name(session, key)
     return Lifetime(
         session=named,
         source=key or "",
         ends=_ends(said.end, headers.get("x-session-end"), named),
         expected_return_s=returns,
-        ttl_s=_whole_ttl(body, said, options),
+        ttl_s=_whole_ttl(body, said, options, marked),
         breakpoint_ttl=options.ttl or OPENAI_TTL,
         priority=1 if said.priority is None else said.priority,
         prewarm=bool(options.prewarm),
@@ -168,13 +172,12 @@ def _ends(said: bool | None, header: str | None, session: str | None) -> bool:
     return ends
 
 
-def _whole_ttl(body: LifetimeBody, said: HintsBody, options: OptionsBody) -> float | None:
-    """How long the whole prompt is to be kept, in seconds."""
+def _whole_ttl(body: LifetimeBody, said: HintsBody, options: OptionsBody, marked: str | None) -> float | None:
+    """How long the whole prompt is to be kept, in seconds; `marked` is the time of the request's own marker."""
     if said.ttl is not None:
         return _seconds(said.ttl, "cache_hints.ttl")
-    if body.cache_control is not None:
-        ttl = body.cache_control.get("ttl") or ANTHROPIC_TTL
-        return _seconds(ttl, "cache_control.ttl")
+    if marked is not None:
+        return _seconds(marked, "cache_control.ttl")
     # Options that only compare requests, or name nothing, ask for no time.
     if options.mode != "explicit" and (options.ttl or options.mode or options.prewarm):
         return _seconds(options.ttl or OPENAI_TTL, "prompt_cache_options.ttl")
@@ -183,16 +186,20 @@ def _whole_ttl(body: LifetimeBody, said: HintsBody, options: OptionsBody) -> flo
     return None
 
 
-def _seconds(text: object, param: str) -> float:
-    if not isinstance(text, str):
-        raise InvalidRequest(f"{param} must be a time such as '5m', got {text!r}", param=param)
+def _seconds(text: str, param: str) -> float:
     try:
         seconds = parse_duration(text)
-    except ConfigError as error:
-        raise InvalidRequest(f"{param}: {error}", param=param) from None
+    except ConfigError:
+        seconds = math.inf
     if seconds > LIFETIMES[-1]:
-        raise InvalidRequest(f"{param} must be at most 24h, got '{text}'; nothing is retained for longer", param=param)
+        why = f"must be a time of at most 24h, such as 90s, 15m or 1h, got {json_value(text)}"
+        raise InvalidRequest(f"{param} {why}; nothing is retained for longer", param=param)
     return seconds
+
+
+def _check_choice(value: str | None, choices: tuple[str, ...], param: str) -> None:
+    if value is not None and value not in choices:
+        raise InvalidRequest(f"{param} must be {one_of(choices)}, got {json_value(value)}", param=param)
 
 
 def _identifier(text: str | None, param: str) -> str | None:
@@ -224,4 +231,4 @@ def _switch(text: str | None, param: str) -> bool:
     value = text.strip().lower()
     if value in _YES or value in _NO:
         return value in _YES
-    raise InvalidRequest(f"{param} must be true or false, got {text[:100]!r}", param=param)
+    raise InvalidRequest(f"{param} must be true or false, got {json_value(text)}", param=param)

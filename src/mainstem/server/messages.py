@@ -34,14 +34,22 @@ from mainstem.server.replies import ReplyReader, ReplyWriter, send
 from mainstem.server.service import Service
 from mainstem.server.streaming import event
 from mainstem.server.turns import ReadyTurn, Turn, naming_schema
+from mainstem.server.validation import Body
 from mainstem.tokens import Conversation
 from mainstem.tokens.anthropic import add_messages, check_any, read_system, read_tools
 from mainstem.tokens.placed import Placed, Places
 from mainstem.tools import Call, Reasoning, Segment, Text, ToolChoice
+from mainstem.wording import json_value
 
 # Clients send thoughts back only with a signature; ours says nothing, because there is nothing to prove.
 SIGNATURE = "unsigned"
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
+
+
+class DiagnosticsBody(Body):
+    """`diagnostics`: which earlier message to compare with."""
+
+    previous_message_id: str | None = None
 
 
 class CountBody(LifetimeBody, ConversationBody):
@@ -65,7 +73,7 @@ class MessagesBody(CountBody):
     stream: bool | None = None
     output_config: dict[str, Any] | None = None
     cache_salt: str | None = None
-    diagnostics: Any = None
+    diagnostics: DiagnosticsBody | None = None
     seed: int | None = None
     mcp_servers: Any = None
     container: Any = None
@@ -81,9 +89,8 @@ def router(service: Service) -> APIRouter:
         body, turn, namespace, lifetime, ready = await arrive(service, request)
         writer = MessageWriter(service, body, ready)
         with naming_schema(turn, schema_param="output_config.format.schema"):
-            origin = origin_of(
-                request, writer.id, lifetime=lifetime, turn=turn, compare_with=_previous_message(body.diagnostics)
-            )
+            earlier = None if body.diagnostics is None else body.diagnostics.previous_message_id
+            origin = origin_of(request, writer.id, lifetime=lifetime, turn=turn, compare_with=earlier)
             generation = Generation(
                 service, [ready.prompt], ready.params, namespace=namespace, origin=origin, lifetime=lifetime
             )
@@ -93,6 +100,7 @@ def router(service: Service) -> APIRouter:
     async def count_tokens(request: Request) -> Response:
         body = await read_conversation(service, request, CountBody)
         service.check_model(body.model)
+        read_lifetime(body, request.headers)  # counting keeps nothing, but a wrong wish is told here already
         tenant = tenant_of(request)
         namespace = namespace_of(None, tenant)
         prompt = await encode_chat(service, replace(conversation_of(body), namespace=namespace))
@@ -127,6 +135,9 @@ def read_turn(service: Service, body: MessagesBody) -> Turn:
     for name in ("mcp_servers", "container"):
         if getattr(body, name):
             raise InvalidRequest(f"{name} is not supported; leave it out", param=name)
+    if body.max_tokens < 0:
+        why = f"must be at least 1, or 0 to compute the prompt alone, got {json_value(body.max_tokens)}"
+        raise InvalidRequest(f"max_tokens {why}", param="max_tokens")
     given = {name: getattr(body, name) for name in ("temperature", "top_p", "seed") if getattr(body, name) is not None}
     params = SamplingParams(
         # None at all is the wish to compute the prompt and nothing else.
@@ -365,10 +376,6 @@ def _tool_choice(value: Any) -> ToolChoice:
     raise InvalidRequest(
         "tool_choice must be an object whose type is 'auto', 'any', 'none', or 'tool' with a name", param="tool_choice"
     )
-
-
-def _previous_message(diagnostics: Any) -> Any:
-    return diagnostics.get("previous_message_id") if isinstance(diagnostics, dict) else None
 
 
 def _schema(output_config: dict[str, Any] | None) -> Mapping[str, Any] | None:

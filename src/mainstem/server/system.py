@@ -100,6 +100,8 @@ def router(service: Service) -> APIRouter:
     async def cache_end_session(request: Request) -> Response:
         body = await read_body(request, EndSessionBody, limit=service.body_limit)
         namespace = namespace_of(body.cache_salt, tenant_of(request))
+        if body.session_id is not None and body.prompt_cache_key is not None:
+            raise InvalidRequest("give session_id or prompt_cache_key, not both", param="prompt_cache_key")
         name = session_name(body.session_id, body.prompt_cache_key)
         if name is None:
             raise InvalidRequest("say which session is over: session_id, or prompt_cache_key", param="session_id")

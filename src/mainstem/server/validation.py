@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import Request
 
-from mainstem.server.errors import ApiError
+from mainstem.server.errors import ApiError, Code
+from mainstem.wording import LONGEST_TEXT, json_value
 
 # Parsing holds up the event loop, so the limit follows from the longest prompt that can be served.
 BODY_BYTES_PER_TOKEN = 64
@@ -53,7 +54,7 @@ def parse_body(raw: bytes, kind: type[BodyT]) -> BodyT:
         return kind.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise ApiError(400, _sentence(first), param=field_path(first["loc"]), code=_code(first)) from None
+        raise ApiError(400, fault_of(first), param=field_path(first["loc"]), code=_code(first)) from None
 
 
 Parse: TypeAlias = Callable[[bytes, type[BodyT]], BodyT]
@@ -138,7 +139,8 @@ _EXPECTED = {
 }
 
 
-def _sentence(error: ErrorDetails) -> str:
+def fault_of(error: ErrorDetails) -> str:
+    """What is wrong with a field, in a sentence."""
     path = field_path(error["loc"])
     if error["type"] == "missing":
         return f"'{path}' is required."
@@ -149,25 +151,19 @@ def _sentence(error: ErrorDetails) -> str:
     return f"'{path}' is not valid: {error['msg']}."
 
 
-def _code(error: ErrorDetails) -> str:
-    return {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}.get(
-        error["type"], "invalid_type"
-    )
+def _code(error: ErrorDetails) -> Code:
+    match error["type"]:
+        case "missing":
+            return "missing_required_parameter"
+        case "extra_forbidden":
+            return "unknown_parameter"
+        case _:
+            return "invalid_type"
 
 
 def _name_of(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value) if abs(value) < 10**15 else "a number too large to use"
-        case float():
-            return f"{value:g}"
-        case str():
-            return f"the string '{value}'" if len(value) <= 40 else "a string"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
+    return (
+        f"the string {json_value(value)}"
+        if isinstance(value, str) and len(value) <= LONGEST_TEXT
+        else json_value(value)
+    )

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mainstem.errors import InvalidRequest
-from mainstem.tokens.chat import read_breakpoint, read_breakpoints, read_function, read_part, read_parts, refuse
+from mainstem.tokens.chat import read_function, read_part, read_parts
 from mainstem.tokens.conversation import Breakpoint, Message, Tool, ToolCall
+from mainstem.tokens.markers import read_breakpoint, read_breakpoints
 from mainstem.tokens.placed import CallPaths, Placed, part_paths
+from mainstem.wording import json_value, refuse
 
 
 def read_messages(system: object, messages: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
@@ -71,7 +73,7 @@ def _messages(where: str, message: Mapping[str, Any]) -> list[Placed]:
     """One message of Anthropic's as ours: results of tools are messages of their own, before what the user says."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant", "system"):
-        refuse(f"{where}.role", f"must be user or assistant, got {role!r}")
+        refuse(f"{where}.role", f"must be user or assistant, got {json_value(role)}")
     if isinstance(content, str):
         return [Placed(Message(role=role, parts=(content,)), where, (f"{where}.content",))]
     if not isinstance(content, list):
@@ -85,6 +87,7 @@ def _messages(where: str, message: Mapping[str, Any]) -> list[Placed]:
         place = f"{where}.content[{i}]"
         match block:
             case {"type": "tool_use"} if role == "assistant":
+                read_breakpoint(place, block)  # its place in a prompt cannot be found, but it may be wrong
                 calls[CallPaths(f"{place}.name", f"{place}.input")] = _tool_use(place, block)
             case {"type": "thinking", "thinking": str() as thought} if role == "assistant":
                 thoughts[f"{place}.thinking"] = thought
@@ -124,5 +127,5 @@ def _tool_use(where: str, block: Mapping[str, Any]) -> ToolCall:
 
 def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
     if tool.get("type") not in (None, "custom"):
-        refuse(f"{where}.type", f"is {tool['type']!r}; only tools that the client runs are supported")
+        refuse(f"{where}.type", f"is {json_value(tool['type'])}; only tools that the client runs are supported")
     return read_function(where, tool, schema="input_schema")

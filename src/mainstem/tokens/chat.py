@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from mainstem.errors import InvalidRequest
-from mainstem.tokens.conversation import ROLES, Breakpoint, Message, Tool, ToolCall
+from mainstem.tokens.conversation import ROLES, Message, Tool, ToolCall
+from mainstem.tokens.markers import read_breakpoint, read_breakpoints
 from mainstem.tokens.placed import CallPaths, Placed, Places, part_paths
+from mainstem.wording import json_value, refuse
 
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-
-# What marks a breakpoint, and how long it holds if it does not say so; None for as long as the request says.
-_MARKERS: Mapping[str, str | None] = {"prompt_cache_breakpoint": None, "cache_control": "5m"}
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
@@ -131,51 +130,11 @@ def read_part(where: str, part: object) -> str:
     kind = part.get("type")
     key = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
     if key is None:
-        refuse(where, f"has type {kind!r}; this model reads text only")
+        refuse(where, f"has type {json_value(kind)}; this model reads text only")
     text = part.get(key)
     if not isinstance(text, str):
         refuse(f"{where}.{key}", "must be a string")
     return text
-
-
-def read_breakpoints(where: str, content: object) -> tuple[Breakpoint, ...]:
-    """The breakpoints on the parts of a message's content, as OpenAI or Anthropic write them.
-
-    Raises:
-        InvalidRequest: when one is malformed.
-    """
-    if isinstance(content, str) or not isinstance(content, Sequence):
-        return ()
-    found = (read_breakpoint(f"{where}[{i}]", part, i) for i, part in enumerate(content))
-    return tuple(mark for mark in found if mark is not None)
-
-
-def read_breakpoint(where: str, part: object, index: int = 0) -> Breakpoint | None:
-    """The breakpoint on one part, block or tool, if it has one.
-
-    Raises:
-        InvalidRequest: when it is malformed.
-    """
-    if not isinstance(part, Mapping):
-        return None
-    for key in _MARKERS:
-        match part.get(key):
-            case None:
-                continue
-            case {"ttl": str() as ttl}:
-                return Breakpoint(index, ttl)
-            case {"ttl": other} if other is not None:
-                refuse(f"{where}.{key}.ttl", f"must be a time such as '5m', got {other!r}")
-            case Mapping():
-                return Breakpoint(index, _MARKERS[key])
-            case other:
-                refuse(f"{where}.{key}", f"must be an object, got {other!r}")
-    return None
-
-
-def refuse(where: str, why: str) -> NoReturn:
-    """Raise the error for a field."""
-    raise InvalidRequest(f"{where} {why}", param=where)
 
 
 def _placed(where: str, raw: Mapping[str, Any], message: Message) -> Placed:
@@ -205,7 +164,7 @@ def _read(message: Mapping[str, Any]) -> Message:
     get = message.get
     role, content, calls = get("role"), get("content"), get("tool_calls")
     if role not in ROLES:
-        refuse(".role", f"must be one of {', '.join(ROLES)}, got {role!r}")
+        refuse(".role", f"must be one of {', '.join(ROLES)}, got {json_value(role)}")
     return Message(
         role=role,
         parts=(content,) if type(content) is str else read_parts(".content", content),
@@ -251,5 +210,5 @@ def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
         refuse(where, "must be an object")
     function = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, Mapping):
-        refuse(where, "must be of the form {'type': 'function', 'function': {...}}")
+        refuse(where, 'must be of the form {"type": "function", "function": {...}}')
     return read_function(f"{where}.function", function)

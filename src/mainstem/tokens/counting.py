@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from mainstem.errors import ModelLoadError
+from mainstem.errors import ModelLoadError, NoSuchModel
 
 Counter: TypeAlias = Callable[[str], int]
 
@@ -25,11 +25,12 @@ def load_counter(folder: Path) -> Counter:
     """Counts with the tokenizer in a Hugging Face folder.
 
     Raises:
-        ModelLoadError: when the folder has none that can be read, or the `tokenizers` package is missing.
+        NoSuchModel: when the folder has none.
+        ModelLoadError: when it cannot be read, or the `tokenizers` package is missing.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise ModelLoadError(f"{folder} has no tokenizer.json, which counting tokens needs")
+        raise NoSuchModel(f"{folder} has no tokenizer.json, which counting tokens needs")
     try:
         from tokenizers import Tokenizer
     except ImportError:

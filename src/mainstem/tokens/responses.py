@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mainstem.errors import InvalidRequest
-from mainstem.tokens.chat import read_breakpoints, read_function, read_parts, refuse
+from mainstem.tokens.chat import read_function, read_parts
 from mainstem.tokens.conversation import Message, Tool, ToolCall
+from mainstem.tokens.markers import read_breakpoints
 from mainstem.tokens.placed import CallPaths, Placed, part_paths
+from mainstem.wording import json_value, refuse
 
 
 def read_input(value: Any) -> tuple[Placed, ...]:
@@ -77,8 +79,8 @@ def _item(where: str, item: Any) -> Placed:
     if kind in ("function_call", "function_call_output"):
         refuse(where, f"is a {kind} that lacks a field, or has one of the wrong type")
     raise InvalidRequest(
-        f"{where} has type {kind!r} and role {item.get('role')!r}; messages, function calls, their outputs and "
-        "reasoning are supported",
+        f"{where} has type {json_value(kind)} and role {json_value(item.get('role'))}; messages, function calls, "
+        "their outputs and reasoning are supported",
         param=where,
     )
 
@@ -118,5 +120,5 @@ def _joined(before: Message, after: Message) -> Message:
 
 def _tool(where: str, tool: Mapping[str, Any]) -> Tool:
     if tool.get("type") != "function":
-        refuse(f"{where}.type", f"is {tool.get('type')!r}; only function tools are supported")
+        refuse(f"{where}.type", f"is {json_value(tool.get('type'))}; only function tools are supported")
     return read_function(where, tool)

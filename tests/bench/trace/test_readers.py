@@ -110,7 +110,7 @@ def test_files_of_two_block_sizes_do_not_mix(tmp_path: Path) -> None:
         ('[{"prefix_tokens": 4}]', "does not say which blocks they are"),
         ('{"timestamp": 0, "input_length": 512, "hash_ids": [1]}\n{"timest', "line 2: not a JSON object, perhaps cut"),
         ('{"timestamp": 0, "input_length": 512, "hash_ids": [1]}\n[1]', "line 2: a request must be a JSON object"),
-        ('{"input_length": 512, "hash_ids": [1]}', "line 1: timestamp must be a number, got None"),
+        ('{"input_length": 512, "hash_ids": [1]}', "line 1: timestamp must be a number, got null"),
         ('{"timestamp": NaN, "input_length": 512, "hash_ids": [1]}', "line 1: timestamp must be a number, got nan"),
         ('{"timestamp": 0, "input_length": -1, "hash_ids": [1]}', "line 1: input_length must be a whole number"),
         ('{"timestamp": 0, "input_length": 512, "hash_ids": ["x"]}', "line 1: hash_ids must be a list of whole"),

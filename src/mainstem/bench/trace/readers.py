@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from mainstem.bench.trace.blocks import BlockTrace, RecordedRequest, number_blocks
 from mainstem.errors import TraceError
+from mainstem.wording import json_value
 
 MOONCAKE_BLOCK_SIZE = 512
 
@@ -157,7 +158,7 @@ def _check_length(request: RecordedRequest, block_size: int, where: str) -> None
 def _count(fields: Any, name: str, where: str) -> int:
     value = fields.get(name)
     if type(value) is not int or value < 0:
-        raise TraceError(f"{where}: {name} must be a whole number that is not negative, got {value!r}")
+        raise TraceError(f"{where}: {name} must be a whole number that is not negative, got {json_value(value)}")
     return value
 
 
@@ -166,5 +167,5 @@ def _number(fields: Any, name: str, where: str) -> float:
         raise TraceError(f"{where}: a request must be a JSON object")
     value = fields.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise TraceError(f"{where}: {name} must be a number, got {value!r}")
+        raise TraceError(f"{where}: {name} must be a number, got {json_value(value)}")
     return value

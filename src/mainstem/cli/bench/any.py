@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainstem.cli.bars import progress_bar, report_console
 from mainstem.cli.bench.agent import parse_turns
+from mainstem.cli.environment import server_url
 from mainstem.cli.extras import require_bench_extras
 from mainstem.cli.workload import positive_number, seed_number, whole_number
 from mainstem.errors import ConfigError, MainstemError
@@ -107,11 +108,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(arguments: argparse.Namespace) -> _Plan:
-    if not arguments.base_url.startswith(("http://", "https://")):
-        raise ConfigError(f"--base-url: '{arguments.base_url}' does not begin with http:// or https://")
     price = arguments.price_per_hour
     plan = _Plan(
-        base_url=arguments.base_url.rstrip("/"),
+        base_url=server_url(arguments.base_url),
         model=arguments.model,
         api_key=arguments.api_key,
         workloads=_workloads(arguments),
