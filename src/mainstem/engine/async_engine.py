@@ -208,6 +208,7 @@ class AsyncEngine:
 
         await asyncio.wrap_future(self._engine.ask(submit))
         await asyncio.wrap_future(computed)
+        await asyncio.wrap_future(self._engine.ask(lambda: None))  # once its step has ended, and is in the counts
 
     def tokens_by_tenant(self) -> dict[Namespace, int]:
         """How many cached tokens each tenant holds, at some moment."""
