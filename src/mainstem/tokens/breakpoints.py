@@ -145,10 +145,11 @@ def _search(messages: Sequence[Message], text: str, at: int) -> _Search:
         if found is None:
             whole = whole and not message.text.strip()
             continue
-        lengths = (len("\n".join(message.parts[: mark.part + 1])) - found.cut for mark in message.breakpoints)
+        marks = message.breakpoints[-MAX_BREAKPOINTS:]
+        lengths = (len("\n".join(message.parts[: mark.part + 1])) - found.cut for mark in marks)
         ends += [
             _End(found.start + min(max(length, 0), found.stop - found.start), mark.ttl)
-            for mark, length in zip(message.breakpoints, lengths, strict=True)
+            for mark, length in zip(marks, lengths, strict=True)
         ]
         at = found.stop
     return _Search(ends, at, whole)
