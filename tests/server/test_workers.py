@@ -14,11 +14,13 @@ import pytest
 
 from mainstem.server.workers import NUM_WORKERS, THREAD_CHARACTERS, Workers, in_worker, off_loop
 
+TENANT = ("tenant", "a")
+
 
 async def test_long_texts_are_worked_on_away_from_the_loop_and_short_ones_in_it() -> None:
     here = threading.get_ident()
-    assert await off_loop("a", THREAD_CHARACTERS + 1, threading.get_ident) != here
-    assert await off_loop("a", THREAD_CHARACTERS, threading.get_ident) == here
+    assert await off_loop(TENANT, THREAD_CHARACTERS + 1, threading.get_ident) != here
+    assert await off_loop(TENANT, THREAD_CHARACTERS, threading.get_ident) == here
 
 
 async def test_however_much_there_is_to_do_few_threads_do_it() -> None:
@@ -28,7 +30,7 @@ async def test_however_much_there_is_to_do_few_threads_do_it() -> None:
         all_busy.wait(10)
         return threading.get_ident()
 
-    threads = await asyncio.gather(*(in_worker("a", work) for _ in range(4 * NUM_WORKERS)))
+    threads = await asyncio.gather(*(in_worker(TENANT, work) for _ in range(4 * NUM_WORKERS)))
     assert len(set(threads)) == NUM_WORKERS
 
 
@@ -83,7 +85,7 @@ def test_nothing_is_kept_of_work_that_is_done_or_failed() -> None:
 
     def use(_: Text, *, fails: bool) -> None:
         if fails:
-            raise ValueError
+            raise ValueError("no such text")
 
     workers = Workers(1)
     gone = []
@@ -94,7 +96,7 @@ def test_nothing_is_kept_of_work_that_is_done_or_failed() -> None:
             gone.append(weakref.ref(text))
             future = workers.submit("a", partial(use, text, fails=fails))
             if fails:
-                with pytest.raises(ValueError):
+                with pytest.raises(ValueError, match="no such text"):
                     future.result(10)
             else:
                 future.result(10)
@@ -114,7 +116,7 @@ def test_several_event_loops_share_the_threads() -> None:
         return threading.current_thread().name
 
     def ask(names: list[str]) -> None:
-        names.append(asyncio.run(in_worker("a", wait)))
+        names.append(asyncio.run(in_worker(TENANT, wait)))
 
     names: list[str] = []
     loops = [threading.Thread(target=ask, args=(names,)) for _ in range(2)]

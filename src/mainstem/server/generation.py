@@ -97,6 +97,7 @@ class Generation:
         self.prompts = prompts
         self.origin = origin
         self._service = service
+        self._namespace = namespace
         self._diagnoses: dict[int, Diagnosis] = {}
         self.params = params
         self.lifetime = lifetime
@@ -173,7 +174,9 @@ class Generation:
                 self._usages[choice] = output.usage
                 record = output.usage.record
                 if record is not None and position not in self._diagnoses:
-                    self._diagnoses[position] = await diagnose(self._service, record, self.prompts[position].ids)
+                    self._diagnoses[position] = await diagnose(
+                        self._service, record, self.prompts[position].ids, namespace=self._namespace
+                    )
                 self._timings.observe(choice, output)
                 self._said.setdefault(choice, _Said()).add(output)
                 if output.finish_reason is not None:

@@ -19,19 +19,21 @@ from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS, SamplingParams
 from mainstem.server.arrival import Arrived, make_ready
 from mainstem.server.auth import tenant_of
-from mainstem.server.bodies import read_conversation
+from mainstem.server.bodies import read_conversation, read_said
 from mainstem.server.conversation_body import ConversationBody
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
 from mainstem.server.lifetime import OPENAI_TTL, LifetimeBody, read_lifetime
 from mainstem.server.openapi import takes
+from mainstem.server.prompts import num_pieces
 from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.replies import send
 from mainstem.server.response_objects import ResponseWriter
 from mainstem.server.service import Service
 from mainstem.server.stored import StoredResponse
 from mainstem.server.turns import ANY_OBJECT, Turn, naming_schema
+from mainstem.server.workers import PIECE_CHARACTERS
 from mainstem.tokens import Conversation, Message
 from mainstem.tokens.placed import Placed, Places, placed_at
 from mainstem.tokens.responses import add_item, read_input, read_tools
@@ -144,11 +146,12 @@ async def arrive(service: Service, request: Request) -> Arrived[ResponsesBody]:
     body = await read_conversation(service, request, ResponsesBody)
     service.check_model(body.model)
     earlier = _earlier(service, tenant_of(request), body.previous_response_id)
-    said = (
-        *(placed_at(f"previous_response.messages[{i}]", message) for i, message in enumerate(earlier)),
-        *_new(body),
-    )
-    turn = read_turn(service, body, said)
+
+    def read() -> Turn:
+        before = (placed_at(f"previous_response.messages[{i}]", message) for i, message in enumerate(earlier))
+        return read_turn(service, body, (*before, *_new(body)))
+
+    turn = await read_said(request, body, read, beside=PIECE_CHARACTERS * num_pieces(earlier))
     namespace = namespace_of(body.cache_salt, tenant_of(request))
     lifetime = read_lifetime(body, request.headers)
     return await make_ready(service, request, body, turn, namespace=namespace, lifetime=lifetime)

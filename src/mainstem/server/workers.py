@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mainstem.server.auth import tenant_of
 from mainstem.server.streaming import until_disconnect
+from mainstem.tokens.conversation import TENANT_PARTS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+    from mainstem.tree import Namespace
 
 T = TypeVar("T")
 
@@ -106,14 +109,14 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
 _workers = Workers(NUM_WORKERS)
 
 
-async def in_worker(tenant: Hashable, work: Callable[[], T]) -> T:
-    """What `work` gives, from a worker thread, when it is the tenant's turn."""
-    return await asyncio.wrap_future(_workers.submit(tenant, work))
+async def in_worker(namespace: Namespace, work: Callable[[], T]) -> T:
+    """What `work` gives, from a worker thread, when it is the turn of the tenant to whom a namespace belongs."""
+    return await asyncio.wrap_future(_workers.submit(namespace[:TENANT_PARTS], work))
 
 
-async def off_loop(tenant: Hashable, size: int, work: Callable[[], T]) -> T:
+async def off_loop(namespace: Namespace, size: int, work: Callable[[], T]) -> T:
     """What `work` gives; from a worker thread if there are many characters, or ids, to work on."""
-    return await in_worker(tenant, work) if size > THREAD_CHARACTERS else work()
+    return await in_worker(namespace, work) if size > THREAD_CHARACTERS else work()
 
 
 async def work_for(request: Request, size: int, work: Callable[[], T]) -> T:
