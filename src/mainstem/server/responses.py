@@ -40,6 +40,8 @@ from mainstem.tokens.responses import add_item, read_input, read_tools
 from mainstem.tools import ToolChoice
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
+# As the hosted API has it. A reply repeats them, a streamed one several times.
+MAX_METADATA = 16
 _UNSUPPORTED = ("background", "conversation", "prompt", "max_tool_calls")
 
 
@@ -178,6 +180,7 @@ def read_turn(service: Service, body: ResponsesBody, said: tuple[Placed, ...]) -
         raise InvalidRequest(
             f"max_output_tokens must be at least 1, got {body.max_output_tokens}", param="max_output_tokens"
         )
+    _check_metadata(body.metadata or {})
     if body.instructions is not None:
         instructions = Message(role="system", parts=(body.instructions,))
         said = (Placed(instructions, "instructions", ("instructions",)), *said)
@@ -210,6 +213,13 @@ def _earlier(service: Service, tenant: tuple[str, ...], response_id: str | None)
             code="previous_response_not_found",
         )
     return stored.messages
+
+
+def _check_metadata(metadata: Mapping[str, Any]) -> None:
+    if len(metadata) > MAX_METADATA:
+        raise InvalidRequest(f"metadata may have at most {MAX_METADATA} keys, got {len(metadata)}", param="metadata")
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise InvalidRequest("metadata must have texts as values", param="metadata")
 
 
 def _unknown(response_id: str) -> ApiError:
