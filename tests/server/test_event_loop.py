@@ -11,6 +11,7 @@ import pytest
 
 from mainstem.server import bodies, conversation_body, system
 from mainstem.server.validation import parse_body
+from mainstem.tokens import Tokenizer
 from mainstem.tokens.chat import read_messages
 from mainstem.tokens.history import TokenHistory
 from mainstem.tokens.reading import read_on
@@ -37,6 +38,7 @@ LONG: dict[str, tuple[str, dict[str, Any]]] = {
     "anthropic": ("/v1/messages", {"messages": [EMPTY] * 3000, "max_tokens": 1}),
     "blocks": ("/v1/messages", {"messages": [{"role": "user", "content": [MARKED] * 1500}], "max_tokens": 1}),
     "count": ("/v1/messages/count_tokens", {"messages": [EMPTY] * 3000}),
+    "prompts": ("/v1/completions", {"prompt": ["a word " * 100] * 100, "max_tokens": 1}),
     "tokenize": ("/tokenize", {"messages": [EMPTY] * 3000}),
 }
 
@@ -56,6 +58,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     monkeypatch.setattr(bodies, "parse_body", noted(parse_body))
     monkeypatch.setattr(conversation_body, "read_on", noted(read_on))
     monkeypatch.setattr(system, "read_messages", noted(read_messages))
+    monkeypatch.setattr(Tokenizer, "encode_prompt", noted(Tokenizer.encode_prompt))
     monkeypatch.setattr(ChatTemplate, "render", noted(ChatTemplate.render))
     monkeypatch.setattr(TokenHistory, "encode", noted(TokenHistory.encode))
     return seen

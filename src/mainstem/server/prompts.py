@@ -55,17 +55,17 @@ async def completion_prompts(service: Service, request: Request, value: Any, n: 
         InvalidRequest: when it is none of these, is empty, or has an id that the model does not know.
         PromptTooLong, ApiError: when it is too long for the model.
     """
-    return [await _prompt(service, request, name, entry) for name, entry in _entries(value, n)]
+    return await work_for(
+        request, num_bytes(request), lambda: [_prompt(service, name, entry) for name, entry in _entries(value, n)]
+    )
 
 
 async def encode_text(
     service: Service, request: Request, text: str, *, add_special_tokens: bool, param: str
 ) -> TokenArray:
     """Token ids of a text, as a plain completion's prompt or (without special tokens) as it is."""
-    _check_characters(service, len(text), param)
-    tokenizer = service.engine.tokenizer
-    encode = tokenizer.encode_prompt if add_special_tokens else tokenizer.encode
-    return await work_for(request, len(text), lambda: encode(text))
+    encode = _encode_prompt if add_special_tokens else _encode
+    return await work_for(request, len(text), lambda: encode(service, text, param))
 
 
 async def decode_ids(service: Service, request: Request, ids: TokenArray) -> str:
@@ -170,9 +170,19 @@ def _entries(value: Any, n: int) -> list[tuple[str, Any]]:
     return [("prompt", value)]
 
 
-async def _prompt(service: Service, request: Request, name: str, entry: Any) -> Prompt:
+def _encode_prompt(service: Service, text: str, param: str) -> TokenArray:
+    _check_characters(service, len(text), param)
+    return service.engine.tokenizer.encode_prompt(text)
+
+
+def _encode(service: Service, text: str, param: str) -> TokenArray:
+    _check_characters(service, len(text), param)
+    return service.engine.tokenizer.encode(text)
+
+
+def _prompt(service: Service, name: str, entry: Any) -> Prompt:
     if isinstance(entry, str):
-        ids = await encode_text(service, request, entry, add_special_tokens=True, param=name)
+        ids = _encode_prompt(service, entry, name)
         if not len(ids):
             raise InvalidRequest(f"{name} is empty; this model needs at least one token to continue", param=name)
         _check_length(service, len(ids), name)
