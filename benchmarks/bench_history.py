@@ -165,8 +165,13 @@ def new_service(tokenizer: Tokenizer) -> Service:
 def request_of(body: bytes) -> Request:
     """A request whose body has arrived."""
 
+    parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+        for part in parts:
+            return part
+        await asyncio.Event().wait()  # the client stays
+        raise AssertionError
 
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     scope = {"type": "http", "method": "POST", "headers": headers, "mainstem.tenant": ("tenant", "")}

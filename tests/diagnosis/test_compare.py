@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.diagnosis import Cause, Place, Rendered, compare, compare_rendered, text_prompt
+from mainstem.diagnosis.history import _common_beginnings
 from mainstem.diagnosis.prompt import Field, Kind, MessagePart, Prompt
 from mainstem.tokens import Message, Tool, ToolCall
 from tests.diagnosis.conversations import SYSTEM, TOOLS, call, history, prompt, reply, result
@@ -440,3 +442,23 @@ def test_a_difference_is_where_histories_part(one: list[Message], other: list[Me
     else:
         assert contents[0][: found.index] == contents[1][: found.index]
         assert contents[0][found.index : found.index + 1] != contents[1][found.index : found.index + 1]
+
+
+@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
+def test_common_beginnings_are_those_that_comparing_one_by_one_finds(pattern: list[int], items: list[int]) -> None:
+    def common(start: int) -> int:
+        pairs = zip(pattern, items[start:], strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(pattern), len(items) - start))
+
+    assert _common_beginnings(pattern, items) == [common(start) for start in range(len(items))]
+
+
+def test_long_histories_of_equal_messages_are_compared_in_linear_time() -> None:
+    def sent(first: str) -> Prompt:
+        return prompt((Message(role="user", parts=(first,)), *[Message(role="user", parts=("again",))] * 10_000))
+
+    began = time.perf_counter()
+    found = compare(sent("one"), sent("two"))
+    assert time.perf_counter() - began < 8.0  # comparing from each message on takes a minute
+    assert found is not None
+    assert found.part == "messages[0].content"

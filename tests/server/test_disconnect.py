@@ -13,7 +13,8 @@ import httpx
 import openai
 import pytest
 
-from mainstem.server import BackgroundServer
+from mainstem.server import BackgroundServer, workers
+from mainstem.server.workers import Workers
 from tests.server.conftest import MODEL, assert_pool_at_rest, metric, wait_until
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -71,6 +72,21 @@ def test_leaving_before_the_first_token_of_a_stream_aborts_it(server: Background
     with raw_request(server, b'{"stream": true, "ignore_eos": true, "max_tokens": 100, "prompt": ' + prompt + b"}"):
         wait_until(lambda: running(http) == 1)
     assert_given_up(http, before)
+
+
+def test_leaving_takes_long_text_that_waits_to_be_tokenized_out_of_the_queue(
+    server: BackgroundServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, go_on = Workers(1), threading.Event()
+    monkeypatch.setattr(workers, "_workers", few)
+    busy = few.submit("another", lambda: go_on.wait(30))
+    try:
+        with raw_request(server, b'{"prompt": "%s"}' % (b"x" * (workers.THREAD_CHARACTERS + 1))):
+            wait_until(lambda: few.num_waiting == 1)
+        wait_until(lambda: few.num_waiting == 0)
+        assert not busy.done()
+    finally:
+        go_on.set()
 
 
 def test_every_choice_of_every_prompt_is_given_up(server: BackgroundServer, http: httpx.Client) -> None:

@@ -82,6 +82,13 @@ def test_instructions_are_not_carried_over(sdk: openai.OpenAI) -> None:
     assert abs(second.usage.input_tokens - third.usage.input_tokens) < 8
 
 
+@pytest.mark.parametrize("metadata", [{str(i): "" for i in range(17)}, {"deep": {"a": "b"}}])
+def test_metadata_that_every_reply_would_repeat_is_small(sdk: openai.OpenAI, metadata: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(sdk, metadata=metadata)
+    assert refused.value.param == "metadata"
+
+
 def test_an_unknown_response_is_named(sdk: openai.OpenAI) -> None:
     unstored = ask(sdk, store=False)
     for response_id in ("resp_0", unstored.id):

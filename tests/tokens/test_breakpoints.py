@@ -46,9 +46,9 @@ def test_the_last_four_marks_are_found_where_they_are(seed: int) -> None:
     for number in range(draw.randint(1, 12)):
         role = "system" if number < 2 and draw.random() < 0.5 else ("user", "assistant")[number % 2]
         # Texts differ, but the parts of one may be as those of another.
-        parts = tuple(draw.choice(["yes", "no", "go on", f"word {number}"]) for _ in range(draw.randint(1, 3)))
+        parts = tuple(draw.choice(["yes", "no", "go on", f"word {number}"]) for _ in range(draw.randint(1, 9)))
         parts = (*parts, f"number {number}")
-        wishes = tuple(Breakpoint(i, draw.choice([None, "1h"])) for i in range(len(parts)) if draw.random() < 0.3)
+        wishes = tuple(Breakpoint(i, draw.choice([None, "1h"])) for i in range(len(parts)) if draw.random() < 0.6)
         messages.append(Message(role=role, parts=parts, breakpoints=wishes))
     text, marks = rendered(messages)
     assert lengths(Conversation(tuple(messages)), text) == marks[-MAX_BREAKPOINTS:]
@@ -110,3 +110,22 @@ def test_texts_that_repeat_themselves_are_searched_in_linear_time() -> None:
     began = time.perf_counter()
     assert lengths(Conversation(messages), text + "a" * 2 * size) == []
     assert time.perf_counter() - began < 2.0  # from the right it takes half a minute
+
+
+def test_of_very_many_marks_in_one_message_the_last_four_are_found_at_once() -> None:
+    parts = ("a",) * 30_000
+    message = Message(role="user", parts=parts, breakpoints=tuple(Breakpoint(i, None) for i in range(len(parts))))
+    text, _ = rendered([Message(role="user", parts=parts)])
+    began = time.perf_counter()
+    found = lengths(Conversation((message,)), text)
+    assert time.perf_counter() - began < 2.0  # building the text before each mark takes ten seconds
+    end = text.index("<end>")
+    assert found == [(end - 2 * i, None) for i in (3, 2, 1, 0)]
+
+
+def test_messages_that_a_template_leaves_out_are_looked_for_only_so_often() -> None:
+    gone = [Message(role="user", parts=(f"gone {i}",), breakpoints=(Breakpoint(0, None),)) for i in range(20_000)]
+    text, _ = rendered([Message(role="user", parts=("x" * 400_000,))])
+    began = time.perf_counter()
+    assert lengths(Conversation(tuple(gone)), text) == []
+    assert time.perf_counter() - began < 8.0

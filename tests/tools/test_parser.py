@@ -203,3 +203,12 @@ def test_a_reply_that_is_all_beginnings_takes_no_long_time(reply: str) -> None:
     began = time.perf_counter()
     assert parse(ReplyParser(syntax, KNOWN), [reply]).text == reply
     assert time.perf_counter() - began < 10
+
+
+def test_many_calls_before_a_long_text_are_read_in_linear_time() -> None:
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    parser = ReplyParser(Hermes(), {"f"})
+    began = time.perf_counter()
+    parsed = parse(parser, ["\n".join([call] * 3_000) + "x" * 20_000_000])
+    assert time.perf_counter() - began < 5.0  # copying what follows each of them takes half a minute
+    assert len(parsed.calls) == 3_000

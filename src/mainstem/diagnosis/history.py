@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -113,11 +113,8 @@ def _align(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int) -> _
     best = _Alignment(len(olds), len(news), 0)
     sent = len(olds) - (old[-1].path == REPLY)
     for stop in {len(olds), sent} - {0}:
-        for end in (i + 1 for i, content in enumerate(news) if content == olds[stop - 1]):
-            kept = 1
-            while kept < min(end, stop) and olds[stop - kept - 1] == news[end - kept - 1]:
-                kept += 1
-            certain = stop == len(olds) or kept > 1 or end == len(news) or end == stop
+        for end, kept in enumerate(reversed(_common_beginnings(olds[:stop][::-1], news[::-1])), 1):
+            certain = stop == len(olds) or kept > 1 or end in (stop, len(news))
             if certain and kept > best.kept:
                 best = _Alignment(stop - kept, end - kept, kept)
     return best
@@ -132,14 +129,29 @@ def _window(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int) -> 
     olds, news = [message.content for message in old[at:]], [message.content for message in new[at:]]
     sent = len(olds) - (old[-1].path == REPLY)
     best = _Alignment(len(olds), len(news), 0)
-    for start in range(1, sent):
-        kept = 0
-        while start + kept < sent and kept < len(news) and olds[start + kept] == news[kept]:
-            kept += 1
+    for start, kept in enumerate(_common_beginnings(news, olds[1:sent]), 1):
         certain = kept > 1 or (start + kept == sent and kept == len(news))
         if certain and kept > best.kept:
             best = _Alignment(start, 0, kept)
     return best
+
+
+def _common_beginnings(pattern: Sequence[Hashable], items: Sequence[Hashable]) -> list[int]:
+    """For each place in a list, how many items from there on are those with which a pattern begins.
+
+    In linear time, by the Z algorithm (Gusfield, Algorithms on Strings, Trees, and Sequences, 1.4).
+    """
+    both = (*pattern, object(), *items)
+    lengths = [0] * len(both)
+    start = stop = 0  # of the stretch that reaches furthest among those that are as the pattern begins
+    for at in range(1, len(both)):
+        length = min(lengths[at - start], stop - at) if at < stop else 0
+        while at + length < len(both) and both[length] == both[at + length]:
+            length += 1
+        lengths[at] = length
+        if at + length > stop:
+            start, stop = at, at + length
+    return lengths[len(pattern) + 1 :]
 
 
 def _edited(old: MessagePart, new: MessagePart, place: Place, at: int) -> Difference:

@@ -35,7 +35,8 @@ async def make_ready(
 
     Raises:
         InvalidRequest, ApiError: when it cannot be served.
+        ClientDisconnect: when the client goes away first.
     """
-    ready = await prepare(service, turn, namespace=namespace)
+    ready = await prepare(service, request, turn, namespace=namespace)
     service.bodies.keep(body, tenant_of(request), namespace)
     return Arrived(body, turn, namespace, lifetime, ready)

@@ -7,7 +7,8 @@ its own, with a secret word in place of the messages, which shows that the list 
 does not come out that way is parsed whole, and so is whatever is wrong, so that errors are the same.
 
 Tenants and namespaces share nothing: neither what is remembered nor the time that it saves. It knows JSON and bytes;
-what messages say, the APIs' own modules know. It is used from one thread, the event loop's.
+what messages say, the APIs' own modules know. It is used from one thread, the event loop's; bodies are parsed, with
+what it has found for them, in any.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import re
 import secrets
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -29,9 +29,12 @@ from mainstem.server.auth import tenant_of
 from mainstem.server.conversation_body import BodyBytes, ConversationBody
 from mainstem.server.json_items import Items, first_item, items_after, items_from
 from mainstem.server.protocol import namespace_of
-from mainstem.server.validation import parse_body, read_body
+from mainstem.server.validation import num_bytes, parse_body, read_bytes
+from mainstem.server.workers import BYTES_PER_CHARACTER, work_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
 
     from mainstem.config import EngineConfig
@@ -51,6 +54,7 @@ _SALT = re.compile(rb'"cache_salt"[ \t\n\r]*:[ \t\n\r]*"([^"\\]*)"')
 
 
 BodyT = TypeVar("BodyT", bound=ConversationBody)
+T = TypeVar("T")
 
 
 async def read_conversation(service: Service, request: Request, kind: type[BodyT]) -> BodyT:
@@ -59,8 +63,28 @@ async def read_conversation(service: Service, request: Request, kind: type[BodyT
     Raises:
         ApiError, ClientDisconnect: as `read_body`.
     """
-    tenant = tenant_of(request)
-    return await read_body(request, kind, limit=service.body_limit, parse=partial(service.bodies.parse, tenant=tenant))
+    raw = await read_bytes(request, limit=service.body_limit)
+    bodies = service.bodies
+    beginning = bodies.find(raw, kind, tenant_of(request))
+    new = len(raw) - (0 if beginning is None else beginning.num_bytes)
+    return await work_for(request, new // BYTES_PER_CHARACTER, lambda: bodies.read(raw, kind, beginning))
+
+
+async def read_said(request: Request, body: ConversationBody, read: Callable[[], T], *, beside: int = 0) -> T:
+    """What `read` makes of the items and tools of a body; the longer it will take, the further from the event loop.
+
+    Args:
+        request: that the body came with.
+        body: as `read_conversation` gave it.
+        read: what is to be done.
+        beside: how much there is to read that is not in the body, in characters.
+
+    Raises:
+        InvalidRequest: as `read` does.
+        ClientDisconnect: when the client goes away first.
+    """
+    new = num_bytes(request) - body.num_known_bytes
+    return await work_for(request, new // BYTES_PER_CHARACTER + beside, read)
 
 
 class _Holds(NamedTuple):
@@ -93,6 +117,24 @@ class _Kept:
         length = min(len(raw), ends[-1])
         differ = np.frombuffer(raw, np.uint8, length) != np.frombuffer(self.raw, np.uint8, length)
         return bisect_right(ends, int(differ.argmax()) if differ.any() else length)
+
+
+class Beginning(NamedTuple):
+    """How much of a body is known.
+
+    Attributes:
+        known: a body that begins with the same items.
+        num_items: of these.
+        salt: that both seem to have.
+        num_bytes: of the body, about, that need not be read again.
+        kept: what of the memory it is.
+    """
+
+    known: BodyBytes
+    num_items: int
+    salt: str | None
+    num_bytes: int
+    kept: _Kept
 
 
 @dataclass(slots=True, eq=False)
@@ -155,11 +197,41 @@ class BodyMemory:
         Raises:
             ApiError: as `parse_body`.
         """
-        if self._max_bytes <= 0 or len(raw) < self._smallest:
+        return self.read(raw, kind, self.find(raw, kind, tenant))
+
+    def find(self, raw: bytes, kind: type[ConversationBody], tenant: Tenant) -> Beginning | None:
+        """What is known of a body; None if that is nothing."""
+        shelves = self._shelves.get(tenant)
+        if shelves is None or not self._remembers(raw):
+            return None
+        # To look for a salt costs as much as all the rest: not where none was ever used.
+        uses_salts = "cache_salt" in kind.model_fields and any(holds.namespace != tenant for holds in shelves)
+        salt = _salt(raw) if uses_salts else None
+        try:
+            shelf = shelves.get(_Holds(namespace_of(salt, tenant), kind))
+        except InvalidRequest:
+            return None
+        found = None if shelf is None else shelf.closest(raw)
+        if found is None:
+            return None
+        kept, count = found
+        self._kept.use(kept)
+        known = kept.known
+        tail = known.raw[known.ends[-1] :]
+        num_bytes = known.ends[count - 1] + (len(tail) if raw.endswith(tail) else 0)
+        return Beginning(known, count, salt, num_bytes, kept)
+
+    def read(self, raw: bytes, kind: type[BodyT], beginning: Beginning | None) -> BodyT:
+        """What `parse_body` makes of a body, of which so much is known. It can be called in any thread.
+
+        Raises:
+            ApiError: as `parse_body`.
+        """
+        if not self._remembers(raw):
             return parse_body(raw, kind)
         try:
-            body = self._go_on(raw, kind, tenant)
-        except (ValueError, InvalidRequest):  # pydantic's errors are ValueErrors too
+            body = None if beginning is None else self._go_on(raw, kind, beginning)
+        except ValueError:  # pydantic's errors are ValueErrors too
             body = None
         if body is None:
             body = parse_body(raw, kind)
@@ -223,20 +295,13 @@ class BodyMemory:
             if not shelves:
                 del self._shelves[shelf.tenant]
 
-    def _go_on(self, raw: bytes, kind: type[BodyT], tenant: Tenant) -> BodyT | None:
+    def _remembers(self, raw: bytes) -> bool:
+        """Whether a body is of a length that is remembered."""
+        return self._max_bytes > 0 and len(raw) >= self._smallest
+
+    def _go_on(self, raw: bytes, kind: type[BodyT], beginning: Beginning) -> BodyT | None:
         """The body, if it goes on from one that is known."""
-        shelves = self._shelves.get(tenant)
-        if shelves is None:
-            return None
-        # To look for a salt costs as much as all the rest: not where none was ever used.
-        uses_salts = "cache_salt" in kind.model_fields and any(holds.namespace != tenant for holds in shelves)
-        salt = _salt(raw) if uses_salts else None
-        shelf = shelves.get(_Holds(namespace_of(salt, tenant), kind))
-        found = None if shelf is None else shelf.closest(raw)
-        if found is None:
-            return None
-        kept, count = found
-        known = kept.known
+        known, count, salt, _, kept = beginning
         items = items_after(raw, known.ends[count - 1])
         new = None if items is None else _parsed(raw, items)
         if items is None or new is None:
@@ -251,8 +316,8 @@ class BodyMemory:
         read = known.read.first(count)
         body = rest.model_copy(update={kind.ITEMS: [*read.items, *new]})
         before = kept if count == len(known.ends) else None
-        body._bytes = BodyBytes(raw, known.first, ends, read, rest, known.tools if same else None, before)
-        self._kept.use(kept)
+        num_known = known.ends[count - 1] + (len(tail) if same else 0)
+        body._bytes = BodyBytes(raw, known.first, ends, read, rest, known.tools if same else None, before, num_known)
         return body
 
     def _learn(self, raw: bytes, body: ConversationBody) -> None:

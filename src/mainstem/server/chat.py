@@ -17,7 +17,7 @@ from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS
 from mainstem.server.arrival import Arrived, make_ready
 from mainstem.server.auth import tenant_of
-from mainstem.server.bodies import read_conversation
+from mainstem.server.bodies import read_conversation, read_said
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.generation import Generation, Part, Usage
 from mainstem.server.lifetime import read_lifetime
@@ -66,7 +66,7 @@ async def arrive(service: Service, request: Request) -> Arrived[ChatBody]:
     """
     body = await read_conversation(service, request, ChatBody)
     service.check_model(body.model)
-    turn = read_turn(service, body)
+    turn = await read_said(request, body, lambda: read_turn(service, body))
     namespace = body.namespace(tenant_of(request))
     lifetime = read_lifetime(body, request.headers)
     return await make_ready(service, request, body, turn, namespace=namespace, lifetime=lifetime)

@@ -49,7 +49,7 @@ def router(service: Service) -> APIRouter:
         candidates = num_candidates(body)
         namespace = body.namespace(tenant_of(request))
         lifetime = read_lifetime(body, request.headers)
-        prompts = await completion_prompts(service, body.prompt, candidates)
+        prompts = await completion_prompts(service, request, body.prompt, candidates)
         shape = CompletionShape(service, body, prompts, params.n)
         if candidates > params.n:
             # They are chosen by their log-probabilities, whether or not those are reported.

@@ -31,6 +31,7 @@ class BodyBytes:
         rest: the body without items; None if it is not to be remembered.
         tools: as they were read; None if they were not yet.
         before: a remembered body, all of whose items are in this one.
+        num_known: of its bytes, how many were read with an earlier body.
     """
 
     raw: bytes = b""
@@ -40,6 +41,7 @@ class BodyBytes:
     rest: ConversationBody | None = None
     tools: tuple[Tool, ...] | None = None
     before: Any = None
+    num_known: int = 0
 
 
 class ConversationBody(Body):
@@ -49,6 +51,11 @@ class ConversationBody(Body):
     """The field that has the list."""
 
     _bytes: BodyBytes = PrivateAttr(default_factory=BodyBytes)
+
+    @property
+    def num_known_bytes(self) -> int:
+        """Of its bytes, how many were read with an earlier body."""
+        return self._bytes.num_known
 
     def read_items(self, extend: Extend) -> tuple[Placed, ...]:
         """What the items say, and where; those that were read earlier are not read again.

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mainstem.explain import Comparison, MissCause, Origin, Record
 from mainstem.explain.diagnosis import FirstDifference, first_difference
 from mainstem.explain.report import cause_in_a_word, public_totals
-from mainstem.server.workers import off_loop
+from mainstem.server.prompts import num_pieces
+from mainstem.server.workers import PIECE_CHARACTERS, off_loop
 from mainstem.tools.reading import read_reply
 
 if TYPE_CHECKING:
@@ -70,13 +71,14 @@ def comparison_id(options: OptionsBody | None) -> str | None:
     return None if options is None else options.comparison_response_id
 
 
-async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diagnosis:
+async def diagnose(service: Service, record: Record, tokens: TokenArray, *, namespace: tuple[str, ...]) -> Diagnosis:
     """Say what changed since the earlier requests that a prompt is compared with.
 
     Args:
         service: that it comes to.
         record: of the prompt.
         tokens: int32[n], the prompt.
+        namespace: of who wants to know.
     """
     tokenizer = service.engine.tokenizer
 
@@ -100,8 +102,11 @@ async def diagnose(service: Service, record: Record, tokens: TokenArray) -> Diag
         asked = differs(record.asked) if record.asked is not None else None
         return Diagnosis(record, difference, asked)
 
+    size = len(tokens)
+    if record.conversation is not None:
+        size += PIECE_CHARACTERS * num_pieces(record.conversation.messages)
     try:
-        diagnosis = await off_loop(len(tokens), work)
+        diagnosis = await off_loop(namespace, size, work)
     except Exception:  # what explains a reply must not cost it
         logger.exception("A cache miss could not be explained.")
         diagnosis = Diagnosis(record, None, None)

@@ -60,11 +60,12 @@ async def _explain(service: Service, request: Request, record: Record) -> dict[s
     engine = service.engine
     tokens = await engine.tokens_of(record)
     if record.difference is None and record.closest is not None and record.closest.earlier is not None:
-        await diagnose(service, record, tokens[: record.num_prompt])
+        await diagnose(service, record, tokens[: record.num_prompt], namespace=tenant_of(request))
     parts: list[Part] = []
     if len(tokens):
         parts = await in_worker(
-            lambda: parts_of(tokens, record.num_prompt, record.conversation, engine.tokenizer, record.places)
+            tenant_of(request),
+            lambda: parts_of(tokens, record.num_prompt, record.conversation, engine.tokenizer, record.places),
         )
     return explanation(
         record,

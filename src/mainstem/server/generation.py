@@ -101,6 +101,7 @@ class Generation:
         self.prompts = prompts
         self.origin = origin
         self._service = service
+        self._namespace = namespace
         self._diagnoses: dict[int, Diagnosis] = {}
         self.params = params
         self.lifetime = lifetime
@@ -167,7 +168,9 @@ class Generation:
                 if position not in self._cached:
                     self._cached[position], record = output.usage.of_prompt
                     if record is not None:
-                        self._diagnoses[position] = await diagnose(self._service, record, self.prompts[position].ids)
+                        self._diagnoses[position] = await diagnose(
+                            self._service, record, self.prompts[position].ids, namespace=self._namespace
+                        )
                 self._timings.observe(choice, output)
                 self._said.setdefault(choice, _Said()).add(output)
                 if output.finish_reason is not None:

@@ -21,7 +21,7 @@ from mainstem.errors import InvalidRequest
 from mainstem.params import SamplingParams
 from mainstem.server.arrival import Arrived, make_ready
 from mainstem.server.auth import tenant_of
-from mainstem.server.bodies import read_conversation
+from mainstem.server.bodies import read_conversation, read_said
 from mainstem.server.conversation_body import ConversationBody
 from mainstem.server.diagnostics import anthropic_diagnostics, origin_of, usage_sibling
 from mainstem.server.errors import to_api_error
@@ -103,7 +103,8 @@ def router(service: Service) -> APIRouter:
         read_lifetime(body, request.headers)  # counting keeps nothing, but a wrong wish is told here already
         tenant = tenant_of(request)
         namespace = namespace_of(None, tenant)
-        prompt = await encode_chat(service, replace(conversation_of(body), namespace=namespace))
+        conversation = await read_said(request, body, lambda: conversation_of(body))
+        prompt = await encode_chat(service, request, replace(conversation, namespace=namespace))
         service.bodies.keep(body, tenant, namespace)
         return JSONResponse({"input_tokens": len(prompt.ids)})
 
@@ -118,7 +119,7 @@ async def arrive(service: Service, request: Request) -> Arrived[MessagesBody]:
     """
     body = await read_conversation(service, request, MessagesBody)
     service.check_model(body.model)
-    turn = read_turn(service, body)
+    turn = await read_said(request, body, lambda: read_turn(service, body))
     namespace = namespace_of(body.cache_salt, tenant_of(request))
     lifetime = read_lifetime(body, request.headers)
     if body.max_tokens == 0:

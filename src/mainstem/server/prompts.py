@@ -12,12 +12,17 @@ import numpy.typing as npt
 
 from mainstem.errors import InvalidRequest, PromptTooLong
 from mainstem.server.errors import ApiError
-from mainstem.server.workers import off_loop
+from mainstem.server.validation import num_bytes
+from mainstem.server.workers import PIECE_CHARACTERS, work_for
 from mainstem.tokens.breakpoints import PromptBreakpoint, locate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.requests import Request
+
     from mainstem.server.service import Service
-    from mainstem.tokens import Conversation, KnownPrompt, Tokenizer
+    from mainstem.tokens import Conversation, KnownPrompt, Message, Tokenizer
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 
@@ -38,44 +43,72 @@ class Prompt(NamedTuple):
     breakpoints: tuple[PromptBreakpoint, ...] = ()
 
 
-async def completion_prompts(service: Service, value: Any, n: int) -> list[Prompt]:
+async def completion_prompts(service: Service, request: Request, value: Any, n: int) -> list[Prompt]:
     """The prompts in the `prompt` field of a plain completion: a string, a list of strings, ids, or lists of ids.
 
     Args:
+        request: that it came with.
+        value: the field.
         n: replies to generate per prompt; prompts times n must not exceed MAX_SEQUENCES.
 
     Raises:
         InvalidRequest: when it is none of these, is empty, or has an id that the model does not know.
         PromptTooLong, ApiError: when it is too long for the model.
     """
-    entries = _entries(value)
-    if len(entries) * n > MAX_SEQUENCES:
-        raise InvalidRequest(
-            f"{len(entries)} prompts with {n} replies each make {len(entries) * n}; at most {MAX_SEQUENCES} can be",
-            param="prompt",
-        )
-    return [await _prompt(service, name, entry) for name, entry in entries]
+    return await work_for(
+        request, num_bytes(request), lambda: [_prompt(service, name, entry) for name, entry in _entries(value, n)]
+    )
 
 
-async def encode_text(service: Service, text: str, *, add_special_tokens: bool, param: str) -> TokenArray:
+async def encode_text(
+    service: Service, request: Request, text: str, *, add_special_tokens: bool, param: str
+) -> TokenArray:
     """Token ids of a text, as a plain completion's prompt or (without special tokens) as it is."""
-    _check_characters(service, len(text), param)
-    tokenizer = service.engine.tokenizer
-    encode = tokenizer.encode_prompt if add_special_tokens else tokenizer.encode
-    return await off_loop(len(text), lambda: encode(text))
+    encode = _encode_prompt if add_special_tokens else _encode
+    return await work_for(request, len(text), lambda: encode(service, text, param))
 
 
-async def decode_ids(service: Service, ids: TokenArray) -> str:
+async def decode_ids(service: Service, request: Request, ids: TokenArray) -> str:
     """Text of token ids, special tokens included."""
-    return await off_loop(len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
+    return await work_for(request, len(ids), lambda: service.engine.tokenizer.decode(ids, skip_special_tokens=False))
 
 
 async def encode_chat(
     service: Service,
+    request: Request,
     conversation: Conversation,
     *,
     add_generation_prompt: bool = True,
 ) -> Prompt:
+    """What `chat_prompt` makes of a conversation that came with a request.
+
+    Raises:
+        InvalidRequest, ApiError: as `chat_prompt`.
+        ClientDisconnect: when the client goes away first.
+    """
+
+    def work() -> Prompt:
+        return chat_prompt(service, conversation, add_generation_prompt=add_generation_prompt)
+
+    return await work_for(request, work_on(request, conversation), work)
+
+
+def num_pieces(messages: Iterable[Message]) -> int:
+    """How many messages, parts of them and tool calls there are."""
+    return sum([1 + len(message.parts) + len(message.tool_calls) for message in messages])
+
+
+def work_on(request: Request, conversation: Conversation) -> int:
+    """About how much there is to do for a conversation that came with a request, in characters.
+
+    Tools and schemas are weighed by the bytes in which they came.
+    """
+    messages = conversation.messages
+    characters = sum([message.characters for message in messages]) + PIECE_CHARACTERS * num_pieces(messages)
+    return max(characters, num_bytes(request))
+
+
+def chat_prompt(service: Service, conversation: Conversation, *, add_generation_prompt: bool = True) -> Prompt:
     """A conversation, rendered with the model's chat template, with the token ids that are known of it.
 
     Args:
@@ -94,13 +127,9 @@ async def encode_chat(
     tokenizer: Tokenizer = service.engine.tokenizer
     history = service.engine.history
     meaning = service.dialect.meaning([tool.name for tool in conversation.tools])
-
-    def work() -> Prompt:
-        text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
-        known = history.encode(text, namespace=conversation.namespace, meaning=meaning)
-        return Prompt(known.ids, known.text, known, locate(conversation, known, tokenizer.encode))
-
-    return await off_loop(characters, work)
+    text = tokenizer.chat.render(conversation, add_generation_prompt=add_generation_prompt)
+    known = history.encode(text, namespace=conversation.namespace, meaning=meaning)
+    return Prompt(known.ids, known.text, known, locate(conversation, known, tokenizer.encode))
 
 
 def token_ids(value: Any, vocab_size: int, name: str) -> TokenArray:
@@ -120,8 +149,8 @@ def token_ids(value: Any, vocab_size: int, name: str) -> TokenArray:
     return np.array(value, dtype=np.int32)
 
 
-def _entries(value: Any) -> list[tuple[str, Any]]:
-    """The prompts of the field, each with the name that errors give it."""
+def _entries(value: Any, n: int) -> list[tuple[str, Any]]:
+    """The prompts of the field, to each of which there are n replies, with the names that errors give them."""
     if isinstance(value, str):
         return [("prompt", value)]
     if not isinstance(value, list):
@@ -129,6 +158,11 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
     if not value:
         raise InvalidRequest("prompt must not be an empty list", param="prompt")
     if isinstance(value[0], str | list):
+        if len(value) * n > MAX_SEQUENCES:
+            raise InvalidRequest(
+                f"{len(value)} prompts with {n} replies each make {len(value) * n}; at most {MAX_SEQUENCES} can be",
+                param="prompt",
+            )
         for position, entry in enumerate(value):
             if not isinstance(entry, type(value[0])):
                 raise InvalidRequest("prompt must not mix strings and lists of token ids", param=f"prompt[{position}]")
@@ -136,9 +170,19 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
     return [("prompt", value)]
 
 
-async def _prompt(service: Service, name: str, entry: Any) -> Prompt:
+def _encode_prompt(service: Service, text: str, param: str) -> TokenArray:
+    _check_characters(service, len(text), param)
+    return service.engine.tokenizer.encode_prompt(text)
+
+
+def _encode(service: Service, text: str, param: str) -> TokenArray:
+    _check_characters(service, len(text), param)
+    return service.engine.tokenizer.encode(text)
+
+
+def _prompt(service: Service, name: str, entry: Any) -> Prompt:
     if isinstance(entry, str):
-        ids = await encode_text(service, entry, add_special_tokens=True, param=name)
+        ids = _encode_prompt(service, entry, name)
         if not len(ids):
             raise InvalidRequest(f"{name} is empty; this model needs at least one token to continue", param=name)
         _check_length(service, len(ids), name)

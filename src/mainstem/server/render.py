@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mainstem.diagnosis import Field, Kind, prompt_of
+from mainstem.server.auth import tenant_of
 from mainstem.server.chat import arrive
 from mainstem.server.openapi import takes
 from mainstem.server.protocol import ChatBody
@@ -42,26 +43,26 @@ def router(service: Service) -> APIRouter:
     @routes.post("/v1/chat/completions/render", openapi_extra=takes(ChatBody))
     async def render(request: Request) -> Response:
         _, turn, _, _, ready = await arrive(service, request)
-        text = ready.prompt.text or ""
-        ids = ready.prompt.ids.tolist()
 
-        def parts() -> list[dict[str, Any]]:
+        def work() -> Response:
+            text = ready.prompt.text or ""
+            ids = ready.prompt.ids.tolist()
             ends = token_ends(service.engine.tokenizer, ids, text)
-            return [_part(piece, text, ends) for piece in pieces(turn.conversation, text, turn.places)]
+            return JSONResponse(
+                {
+                    "object": "chat.completion.render",
+                    "model": service.model_name,
+                    "prompt": text,
+                    "token_ids": ids,
+                    "count": len(ids),
+                    "max_model_len": service.engine.max_model_len,
+                    "parts": [_part(piece, text, ends) for piece in pieces(turn.conversation, text, turn.places)],
+                    "spans": [_span(span) for span in ready.prompt.known.spans] if ready.prompt.known else [],
+                    "grammar": ready.params.grammar,
+                }
+            )
 
-        return JSONResponse(
-            {
-                "object": "chat.completion.render",
-                "model": service.model_name,
-                "prompt": text,
-                "token_ids": ids,
-                "count": len(ids),
-                "max_model_len": service.engine.max_model_len,
-                "parts": await in_worker(parts),
-                "spans": [_span(span) for span in ready.prompt.known.spans] if ready.prompt.known else [],
-                "grammar": ready.params.grammar,
-            }
-        )
+        return await in_worker(tenant_of(request), work)
 
     return routes
 

@@ -19,25 +19,29 @@ from mainstem.errors import InvalidRequest
 from mainstem.params import MAX_LOGPROBS, SamplingParams
 from mainstem.server.arrival import Arrived, make_ready
 from mainstem.server.auth import tenant_of
-from mainstem.server.bodies import read_conversation
+from mainstem.server.bodies import read_conversation, read_said
 from mainstem.server.conversation_body import ConversationBody
 from mainstem.server.diagnostics import comparison_id, origin_of
 from mainstem.server.errors import ApiError
 from mainstem.server.generation import Generation
 from mainstem.server.lifetime import OPENAI_TTL, LifetimeBody, read_lifetime
 from mainstem.server.openapi import takes
+from mainstem.server.prompts import num_pieces
 from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.replies import send
 from mainstem.server.response_objects import ResponseWriter
 from mainstem.server.service import Service
 from mainstem.server.stored import StoredResponse
 from mainstem.server.turns import ANY_OBJECT, Turn, naming_schema
+from mainstem.server.workers import PIECE_CHARACTERS
 from mainstem.tokens import Conversation, Message
 from mainstem.tokens.placed import Placed, Places, placed_at
 from mainstem.tokens.responses import add_item, read_input, read_tools
 from mainstem.tools import ToolChoice
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
+# As the hosted API has it. A reply repeats them, a streamed one several times.
+MAX_METADATA = 16
 _UNSUPPORTED = ("background", "conversation", "prompt", "max_tool_calls")
 
 
@@ -144,11 +148,12 @@ async def arrive(service: Service, request: Request) -> Arrived[ResponsesBody]:
     body = await read_conversation(service, request, ResponsesBody)
     service.check_model(body.model)
     earlier = _earlier(service, tenant_of(request), body.previous_response_id)
-    said = (
-        *(placed_at(f"previous_response.messages[{i}]", message) for i, message in enumerate(earlier)),
-        *_new(body),
-    )
-    turn = read_turn(service, body, said)
+
+    def read() -> Turn:
+        before = (placed_at(f"previous_response.messages[{i}]", message) for i, message in enumerate(earlier))
+        return read_turn(service, body, (*before, *_new(body)))
+
+    turn = await read_said(request, body, read, beside=PIECE_CHARACTERS * num_pieces(earlier))
     namespace = namespace_of(body.cache_salt, tenant_of(request))
     lifetime = read_lifetime(body, request.headers)
     return await make_ready(service, request, body, turn, namespace=namespace, lifetime=lifetime)
@@ -175,6 +180,7 @@ def read_turn(service: Service, body: ResponsesBody, said: tuple[Placed, ...]) -
         raise InvalidRequest(
             f"max_output_tokens must be at least 1, got {body.max_output_tokens}", param="max_output_tokens"
         )
+    _check_metadata(body.metadata or {})
     if body.instructions is not None:
         instructions = Message(role="system", parts=(body.instructions,))
         said = (Placed(instructions, "instructions", ("instructions",)), *said)
@@ -207,6 +213,13 @@ def _earlier(service: Service, tenant: tuple[str, ...], response_id: str | None)
             code="previous_response_not_found",
         )
     return stored.messages
+
+
+def _check_metadata(metadata: Mapping[str, Any]) -> None:
+    if len(metadata) > MAX_METADATA:
+        raise InvalidRequest(f"metadata may have at most {MAX_METADATA} keys, got {len(metadata)}", param="metadata")
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise InvalidRequest("metadata must have texts as values", param="metadata")
 
 
 def _unknown(response_id: str) -> ApiError:

@@ -15,10 +15,11 @@ from mainstem.server.auth import is_operator, require_operator, tenant_of
 from mainstem.server.index import index_page
 from mainstem.server.lifetime import MAX_ID_CHARACTERS, session_name
 from mainstem.server.openapi import document, takes
-from mainstem.server.prompts import decode_ids, encode_chat, encode_text, token_ids
+from mainstem.server.prompts import Prompt, chat_prompt, decode_ids, encode_text, token_ids
 from mainstem.server.protocol import Objects, namespace_of
 from mainstem.server.service import Service
-from mainstem.server.validation import Body, read_body
+from mainstem.server.validation import Body, num_bytes, read_body
+from mainstem.server.workers import work_for
 from mainstem.tokens import Conversation
 from mainstem.tokens.chat import read_messages, read_tools
 
@@ -84,7 +85,7 @@ def router(service: Service) -> APIRouter:
     async def tokenize(request: Request) -> Response:
         body = await read_body(request, TokenizeBody, limit=service.body_limit)
         service.check_model(body.model)
-        tokens = (await _tokenize(service, body, tenant_of(request))).tolist()
+        tokens = (await _tokenize(service, request, body)).tolist()
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len})
 
     @routes.post("/detokenize", openapi_extra=takes(DetokenizeBody))
@@ -94,7 +95,7 @@ def router(service: Service) -> APIRouter:
         if body.tokens == []:
             return JSONResponse({"prompt": ""})
         ids = token_ids(body.tokens, service.engine.tokenizer.vocab_size, "tokens")
-        return JSONResponse({"prompt": await decode_ids(service, ids)})
+        return JSONResponse({"prompt": await decode_ids(service, request, ids)})
 
     @routes.post("/cache/end-session", openapi_extra=takes(EndSessionBody))
     async def cache_end_session(request: Request) -> Response:
@@ -118,14 +119,19 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-async def _tokenize(service: Service, body: TokenizeBody, namespace: tuple[str, ...]) -> Any:
+async def _tokenize(service: Service, request: Request, body: TokenizeBody) -> Any:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("give either prompt or messages", param="prompt")
     if body.messages is None:
         special = body.add_special_tokens is not False
-        return await encode_text(service, body.prompt or "", add_special_tokens=special, param="prompt")
-    conversation = Conversation(read_messages(body.messages), read_tools(body.tools), namespace=namespace)
-    return (await encode_chat(service, conversation, add_generation_prompt=body.add_generation_prompt is not False)).ids
+        return await encode_text(service, request, body.prompt or "", add_special_tokens=special, param="prompt")
+    said, wants_reply = body.messages, body.add_generation_prompt is not False
+
+    def work() -> Prompt:
+        conversation = Conversation(read_messages(said), read_tools(body.tools), namespace=tenant_of(request))
+        return chat_prompt(service, conversation, add_generation_prompt=wants_reply)
+
+    return (await work_for(request, num_bytes(request), work)).ids
 
 
 def _model(service: Service) -> dict[str, Any]:

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainstem.errors import InvalidRequest
-from mainstem.server.prompts import Prompt, encode_chat
+from mainstem.server.prompts import Prompt, chat_prompt, work_on
+from mainstem.server.workers import work_for
 from mainstem.tools import ReplyParser, ToolChoice, reply_grammar
 from mainstem.tools.syntax import Hermes
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from mainstem.params import SamplingParams
     from mainstem.server.service import Service
     from mainstem.tokens import Conversation
@@ -54,22 +58,29 @@ class ReadyTurn(NamedTuple):
     new_parser: Callable[[], ReplyParser]
 
 
-async def prepare(service: Service, turn: Turn, *, namespace: Namespace = ()) -> ReadyTurn:
+async def prepare(service: Service, request: Request, turn: Turn, *, namespace: Namespace = ()) -> ReadyTurn:
     """Make a turn's prompt, and what its reply must follow.
 
     Args:
         service: whose model is to reply.
+        request: that asks.
         turn: what is asked for.
         namespace: whose turn it is, and whose history the prompt may use.
 
     Raises:
         InvalidRequest: when the tool choice does not fit the tools, or the prompt cannot be made.
         ApiError: when the conversation is far too long for the model.
+        ClientDisconnect: when the client goes away first.
     """
-    _check_choice(turn)
     conversation = replace(turn.conversation, namespace=namespace)
-    tools, choice = service.engine.tokenizer.chat.offered(conversation.tools), turn.choice
-    prompt = await encode_chat(service, conversation)
+    work = partial(_prepare, service, replace(turn, conversation=conversation))
+    return await work_for(request, work_on(request, conversation), work)
+
+
+def _prepare(service: Service, turn: Turn) -> ReadyTurn:
+    _check_choice(turn)
+    tools, choice = service.engine.tokenizer.chat.offered(turn.conversation.tools), turn.choice
+    prompt = chat_prompt(service, turn.conversation)
     assert prompt.text is not None
     dialect = service.dialect
     reasoning = dialect.reasoning

@@ -6,8 +6,8 @@ Knows JSON, sizes and types. It does not know what any field means.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, from_json
@@ -57,32 +57,45 @@ def parse_body(raw: bytes, kind: type[BodyT]) -> BodyT:
         raise ApiError(400, fault_of(first), param=field_path(first["loc"]), code=_code(first)) from None
 
 
-Parse: TypeAlias = Callable[[bytes, type[BodyT]], BodyT]
-
-
-async def read_body(request: Request, kind: type[BodyT], *, limit: int, parse: Parse[BodyT] = parse_body) -> BodyT:
+async def read_body(request: Request, kind: type[BodyT], *, limit: int) -> BodyT:
     """Read and check the body of a request.
 
     Args:
         request: whose body it is.
         kind: of object that it must be.
         limit: most bytes.
-        parse: makes the object of the bytes.
+
+    Raises:
+        ApiError: as `read_bytes`, and 400 when it is not JSON or has a wrong field.
+        ClientDisconnect: when the client goes away before the body is complete.
+    """
+    return parse_body(await read_bytes(request, limit=limit), kind)
+
+
+async def read_bytes(request: Request, *, limit: int) -> bytes:
+    """The body of a request as it came, which `num_bytes` counts from now on.
 
     Raises:
         ApiError: 408 when it does not arrive in time, 413 when it is longer than `limit` bytes, 415 when it is not
-            declared as JSON, 400 when it is not JSON or has a wrong field.
+            declared as JSON.
         ClientDisconnect: when the client goes away before the body is complete.
     """
     _check_content_type(request)
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            raw = await _read_bytes(request, limit)
+            raw = await _received(request, limit)
     except TimeoutError:
         raise ApiError(
             408, "The body did not arrive in time.", code="body_timeout", headers={"connection": "close"}
         ) from None
-    return parse(raw, kind)
+    request.scope["mainstem.num_bytes"] = len(raw)
+    return raw
+
+
+def num_bytes(request: Request) -> int:
+    """How long the body of a request is that has been read."""
+    length: int = request.scope["mainstem.num_bytes"]
+    return length
 
 
 def field_path(loc: Sequence[int | str]) -> str:
@@ -105,7 +118,7 @@ def _check_content_type(request: Request) -> None:
         )
 
 
-async def _read_bytes(request: Request, limit: int) -> bytes:
+async def _received(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(int(declared), limit)

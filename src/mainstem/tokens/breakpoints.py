@@ -21,6 +21,8 @@ MAX_BREAKPOINTS = 4
 """Of more, the last ones count."""
 ANCHOR = 64
 """Characters that a text must have to be looked for from the end of a prompt."""
+MAX_MISSES = 500
+"""Messages that are not found, after which no more are looked for: each time the rest of the prompt is searched."""
 _INSTRUCTIONS = ("system", "developer")
 
 
@@ -96,7 +98,7 @@ def _ends(conversation: Conversation, text: str) -> list[_End]:
     of_tools = [tool.breakpoint for tool in conversation.tools if tool.breakpoint is not None]
     if of_tools:
         # Where a template puts the tools is its own affair; before the first turn they are all there.
-        starts = (_find(message, text, instructions.stop) for message in messages[first:])
+        starts = (_find(message, text, instructions.stop) for message in messages[first : first + MAX_MISSES])
         ends += [_End(found.start, of_tools[-1].ttl) for found in starts if found is not None][:1]
     marked, num_marks = len(messages), 0
     for index in range(len(messages) - 1, first - 1, -1):
@@ -139,19 +141,22 @@ def _end_of_last(text: str, wanted: str, begin: int) -> int | None:
 def _search(messages: Sequence[Message], text: str, at: int) -> _Search:
     """Look for messages one after the other."""
     ends: list[_End] = []
-    whole = True
+    misses = 0
     for message in messages:
         found = _find(message, text, at)
         if found is None:
-            whole = whole and not message.text.strip()
+            misses += bool(message.text.strip())
+            if misses == MAX_MISSES:
+                break
             continue
-        lengths = (len("\n".join(message.parts[: mark.part + 1])) - found.cut for mark in message.breakpoints)
+        marks = message.breakpoints[-MAX_BREAKPOINTS:]
+        lengths = (len("\n".join(message.parts[: mark.part + 1])) - found.cut for mark in marks)
         ends += [
             _End(found.start + min(max(length, 0), found.stop - found.start), mark.ttl)
-            for mark, length in zip(message.breakpoints, lengths, strict=True)
+            for mark, length in zip(marks, lengths, strict=True)
         ]
         at = found.stop
-    return _Search(ends, at, whole)
+    return _Search(ends, at, not misses)
 
 
 def _find(message: Message, text: str, begin: int) -> _Found | None:
@@ -162,6 +167,6 @@ def _find(message: Message, text: str, begin: int) -> _Found | None:
     if (start := text.find(whole, begin)) >= 0:
         return _Found(start, start + len(whole), 0)
     stripped = whole.strip()
-    if stripped and (start := text.find(stripped, begin)) >= 0:
+    if len(stripped) not in (0, len(whole)) and (start := text.find(stripped, begin)) >= 0:
         return _Found(start, start + len(stripped), len(whole) - len(whole.lstrip()))
     return None

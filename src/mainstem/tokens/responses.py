@@ -15,6 +15,9 @@ from mainstem.tokens.markers import read_breakpoints
 from mainstem.tokens.placed import CallPaths, Placed, part_paths
 from mainstem.wording import json_value, refuse
 
+# Calls in a row that make one message. More are several: putting each one to all before it would take forever.
+MAX_CALLS = 256
+
 
 def read_input(value: Any) -> tuple[Placed, ...]:
     """The messages in `input`: a text of the user's, or a list of items.
@@ -98,6 +101,8 @@ def _thoughts(item: Mapping[str, Any]) -> str | None:
 def _goes_on(before: Message, message: Message) -> bool:
     """Whether a message is of the same turn as the one before: thoughts come first, then what is said, then calls."""
     if not before.role == message.role == "assistant" or message.reasoning is not None:
+        return False
+    if len(before.tool_calls) == MAX_CALLS:
         return False
     return not (message.parts and (before.parts or before.tool_calls))
 

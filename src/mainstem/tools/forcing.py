@@ -44,7 +44,10 @@ class ToolChoice:
         """Those of the tools that it may call."""
         if self.mode == "none":
             return []
-        return [tool for tool in tools if self.names is None or tool.name in self.names]
+        if self.names is None:
+            return list(tools)
+        names = frozenset(self.names)
+        return [tool for tool in tools if tool.name in names]
 
 
 def json_grammar(schema: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ class ReplyMeaning:
         self, syntax: CallSyntax | None = None, known: Collection[str] = (), reasoning: tuple[str, str] | None = None
     ) -> None:
         self._syntax = syntax
-        self._known = known
+        self._known = frozenset(known)
         self._reasoning = reasoning
 
     def __call__(self, opening: str, body: str) -> Hashable:

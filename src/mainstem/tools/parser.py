@@ -17,6 +17,8 @@ from mainstem.tools.syntax import CallSyntax, Reader
 
 # Characters read for nothing before a reply's braces are taken for text: nothing that means to call comes near it.
 MAX_WASTED = 1_000_000
+# Longer texts are read in pieces, since what follows a call is copied.
+MAX_PIECE = 16_384
 
 
 class ReplyParser:
@@ -54,7 +56,8 @@ class ReplyParser:
 
     def push(self, text: str) -> list[Segment]:
         """Takes the next piece; gives what is certain by now."""
-        return list(self._split(text, final=False)) if text else []
+        pieces = (text[at : at + MAX_PIECE] for at in range(0, len(text), MAX_PIECE))
+        return [segment for piece in pieces for segment in self._split(piece, final=False)]
 
     def flush(self) -> list[Segment]:
         """The reply is over: gives what was held back."""
@@ -145,7 +148,7 @@ class _CallSplitter:
         self._held = ""
         self._searched = 0  # no trigger begins before this place of what is held
         self._reader: Reader | None = None
-        self._space = ""  # between text and what comes next
+        self._space: list[str] = []  # between text and what comes next
         self._called = False
         self._wasted = 0
 
@@ -173,7 +176,7 @@ class _CallSplitter:
                 self._wasted += scanned
                 yield from self._say(self._cut(verdict.length))
         if final and not self._called and self._space:
-            yield Text(self._space)
+            yield Text("".join(self._space))
 
     def _find_trigger(self, *, final: bool) -> bool:
         """Set `_searched` to where the next trigger begins, or to where text that may become one does."""
@@ -195,11 +198,12 @@ class _CallSplitter:
         return part
 
     def _say(self, text: str) -> Iterator[Text]:
-        whole = self._space + text
-        said = whole.rstrip()
-        self._space = whole[len(said) :]
+        said = text.rstrip()
         if said:
-            yield Text(said)
+            yield Text("".join(self._space) + said)
+            self._space.clear()
+        if len(said) < len(text):
+            self._space.append(text[len(said) :])
 
 
 def _overlap(text: str, mark: str) -> int:
