@@ -112,7 +112,7 @@ def _align(old: Sequence[MessagePart], new: Sequence[MessagePart], at: int) -> _
     olds, news = [message.content for message in old[at:]], [message.content for message in new[at:]]
     best = _Alignment(len(olds), len(news), 0)
     sent = len(olds) - (old[-1].path == REPLY)
-    for stop in {len(olds), sent} - {0}:
+    for stop in dict.fromkeys((len(olds), sent)):
         for end, kept in enumerate(reversed(_common_beginnings(olds[:stop][::-1], news[::-1])), 1):
             certain = stop == len(olds) or kept > 1 or end in (stop, len(news))
             if certain and kept > best.kept:

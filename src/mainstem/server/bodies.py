@@ -66,7 +66,7 @@ async def read_conversation(service: Service, request: Request, kind: type[BodyT
     raw = await read_bytes(request, limit=service.body_limit)
     bodies = service.bodies
     beginning = bodies.find(raw, kind, tenant_of(request))
-    new = len(raw) - (0 if beginning is None else beginning.num_bytes)
+    new = len(raw) - (0 if beginning is None else beginning.num_known)
     return await work_for(request, new // BYTES_PER_CHARACTER, lambda: bodies.read(raw, kind, beginning))
 
 
@@ -126,14 +126,14 @@ class Beginning(NamedTuple):
         known: a body that begins with the same items.
         num_items: of these.
         salt: that both seem to have.
-        num_bytes: of the body, about, that need not be read again.
+        num_known: of the body's bytes, about, that need not be read again.
         kept: what of the memory it is.
     """
 
     known: BodyBytes
     num_items: int
     salt: str | None
-    num_bytes: int
+    num_known: int
     kept: _Kept
 
 
@@ -218,8 +218,8 @@ class BodyMemory:
         self._kept.use(kept)
         known = kept.known
         tail = known.raw[known.ends[-1] :]
-        num_bytes = known.ends[count - 1] + (len(tail) if raw.endswith(tail) else 0)
-        return Beginning(known, count, salt, num_bytes, kept)
+        num_known = known.ends[count - 1] + (len(tail) if raw.endswith(tail) else 0)
+        return Beginning(known, count, salt, num_known, kept)
 
     def read(self, raw: bytes, kind: type[BodyT], beginning: Beginning | None) -> BodyT:
         """What `parse_body` makes of a body, of which so much is known. It can be called in any thread.
@@ -301,7 +301,7 @@ class BodyMemory:
 
     def _go_on(self, raw: bytes, kind: type[BodyT], beginning: Beginning) -> BodyT | None:
         """The body, if it goes on from one that is known."""
-        known, count, salt, _, kept = beginning
+        known, count, salt, num_known, kept = beginning
         items = items_after(raw, known.ends[count - 1])
         new = None if items is None else _parsed(raw, items)
         if items is None or new is None:
@@ -316,7 +316,6 @@ class BodyMemory:
         read = known.read.first(count)
         body = rest.model_copy(update={kind.ITEMS: [*read.items, *new]})
         before = kept if count == len(known.ends) else None
-        num_known = known.ends[count - 1] + (len(tail) if same else 0)
         body._bytes = BodyBytes(raw, known.first, ends, read, rest, known.tools if same else None, before, num_known)
         return body
 

@@ -31,7 +31,7 @@ class BodyBytes:
         rest: the body without items; None if it is not to be remembered.
         tools: as they were read; None if they were not yet.
         before: a remembered body, all of whose items are in this one.
-        num_known: of its bytes, how many were read with an earlier body.
+        num_known: of its bytes, about how many were read with an earlier body.
     """
 
     raw: bytes = b""
@@ -54,7 +54,7 @@ class ConversationBody(Body):
 
     @property
     def num_known_bytes(self) -> int:
-        """Of its bytes, how many were read with an earlier body."""
+        """Of its bytes, about how many were read with an earlier body."""
         return self._bytes.num_known
 
     def read_items(self, extend: Extend) -> tuple[Placed, ...]:
